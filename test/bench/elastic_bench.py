@@ -6,6 +6,7 @@ allreduce that the others complete, and what others do with the same program.
 Rueda's own part needs no torch; the peers' part trains the same model in torch, by `hvd.elastic` and by torchrun, which
 starts all processes anew."""
 import argparse
+import atexit
 import os
 import random
 import re
@@ -29,6 +30,7 @@ class Job:
                                             stderr=subprocess.STDOUT, env={**os.environ, "RUEDA_RECORDER_DIR": self.folder,
                                                                            "END": os.path.join(self.folder, "end"),
                                                                            **environment})
+        atexit.register(self.process.kill)
 
     def text(self):
         with open(self.path, encoding="utf-8", errors="replace") as out:

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -35,8 +36,9 @@ Nanos Duration(double seconds) {
 
 Authority::Options AuthorityOptions(const LaunchOptions& options) {
   Authority::Options wanted;
-  wanted.min = options.min_processes > 0 ? options.min_processes : std::max(1, options.ranks);
   wanted.max = options.max_processes > 0 ? options.max_processes : kElasticProcessesMax;
+  wanted.min =
+      options.min_processes > 0 ? options.min_processes : std::clamp(options.ranks, 1, wanted.max);
   wanted.regroup_timeout = Duration(options.regroup_timeout_seconds);
   wanted.shortage_timeout = Duration(options.elastic_timeout_seconds);
   wanted.resets_max = options.reset_limit;
@@ -394,6 +396,12 @@ void ElasticFront::StartProcesses() {
                                  Seconds(Duration(args_.options.elastic_timeout_seconds)),
                                  " (--elastic-timeout), and --min-np is ", min));
     } else {
+      if (HostsAreSettled() && !std::exchange(told_of_few_, true)) {
+        Say(absl::StrCat("there are ", up, up == 1 ? " slot" : " slots", ", and --min-np is ", min,
+                         "; waiting for more, at most ",
+                         Seconds(Duration(args_.options.elastic_timeout_seconds)),
+                         " (--elastic-timeout)"));
+      }
       return;
     }
   }
@@ -486,7 +494,10 @@ void ElasticFront::OnFromRank(const Message& message) {
   if (it == processes_.end() || it->second.pid != message.pid) return;  // of one that is gone
   wire::Ask ask;
   if (!ParseMessage(message.payload, &ask).ok()) return;
-  if (authority_.IsMember(message.rank) && disturbed_at_ == kForever) disturbed_at_ = now_;
+  if (authority_.IsMember(message.rank)) {
+    has_regrouped_ = true;
+    if (disturbed_at_ == kForever) disturbed_at_ = now_;
+  }
   Authority::Actions actions;
   authority_.OnAsk(message.rank, {ask.membership(), ask.commits(), ask.blames()}, now_, &actions);
   Do(actions);
@@ -593,6 +604,9 @@ void ElasticFront::EndJob(const std::string& why) {
   if (closing_) return;
   why_ = why;
   Note(absl::StrCat(why, "; the job ends"));
+  if (authority_.record().number == 1 && !has_regrouped_) {
+    Say("none of its ranks has asked for another membership: does the program call elastic.run?");
+  }
   closing_ = true;
   SendToAll({MessageKind::kEndJob});
   patience_ = std::min(patience_, now_ + args_.options.grace() + kSupervisorSlack);

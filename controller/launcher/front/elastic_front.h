@@ -115,6 +115,8 @@ class ElasticFront {
   bool begun_ = false;    // processes may be started
   bool closing_ = false;  // the job is over, or about to be
   bool discovery_fails_ = false;
+  bool told_of_few_ = false;    // slots, at the start
+  bool has_regrouped_ = false;  // a member has asked for another membership
   const Nanos started_ = MonotonicNow();
   Nanos now_ = started_;
   Nanos ask_at_ = 0;

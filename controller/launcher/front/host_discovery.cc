@@ -18,6 +18,8 @@ namespace rueda {
 namespace {
 
 constexpr Nanos kAskEvery = kSecond;
+// A script that takes longer is ended.
+constexpr Nanos kPatience = 30 * kSecond;
 
 }  // namespace
 
@@ -53,10 +55,22 @@ absl::Status HostDiscovery::Ask() {
   const int error = posix_spawn(&pid_, argv[0], &actions, &attributes, argv, environ);
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
+  asked_at_ = MonotonicNow();
   if (error == 0) return absl::OkStatus();
   pid_ = 0;
   output_.reset();
   return ErrnoStatus(error, absl::StrCat("can't start ", command_));
+}
+
+Nanos HostDiscovery::EndsAt() const {
+  return asked_at_ + kPatience;
+}
+
+// Its output ends with it.
+void HostDiscovery::EndIfLate(Nanos now) {
+  if (now < EndsAt()) return;
+  kill(-pid_, SIGKILL);
+  asked_at_ = now;
 }
 
 // False: there is nothing more.
@@ -93,14 +107,20 @@ absl::StatusOr<std::vector<HostSlots>> HostDiscovery::Finish() {
     absl::StrAppend(&text, host, has_slots ? "" : absl::StrCat(":", slots_), "\n");
   }
   absl::StatusOr<std::vector<HostSlots>> hosts = ParseHostfile(text);
-  if (!hosts.ok()) return StatusAt(command_, hosts.status());
+  if (!hosts.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(command_, ": ", hosts.status().message(), "; print one HOST:SLOTS per line"));
+  }
   return hosts;
 }
 
 absl::StatusOr<std::vector<HostSlots>> HostDiscovery::AskNow() {
   RUEDA_RETURN_IF_ERROR(Ask());
   pollfd wait = {output_.get(), POLLIN, 0};
-  while (ReadSome()) poll(&wait, 1, -1);
+  while (ReadSome()) {
+    poll(&wait, 1, PollTimeoutMs(EndsAt() - MonotonicNow()));
+    EndIfLate(MonotonicNow());
+  }
   ask_at_ = MonotonicNow() + kAskEvery;
   return Finish();
 }
@@ -113,6 +133,7 @@ void HostDiscovery::AddWaits(std::vector<pollfd>* waits) {
 std::optional<absl::StatusOr<std::vector<HostSlots>>> HostDiscovery::Advance(
     absl::Span<const pollfd> waits, Nanos now) {
   if (asking()) {
+    EndIfLate(now);
     if (waits[first_wait_].revents == 0 || ReadSome()) return std::nullopt;
     return Finish();
   }

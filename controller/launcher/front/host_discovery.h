@@ -32,7 +32,7 @@ class HostDiscovery {
   std::optional<absl::StatusOr<std::vector<HostSlots>>> Advance(absl::Span<const pollfd> waits,
                                                                 Nanos now);
   // When Advance has something to do, if nothing is ready before.
-  Nanos deadline() const { return asking() ? kForever : ask_at_; }
+  Nanos deadline() const { return asking() ? EndsAt() : ask_at_; }
 
  private:
   bool asking() const { return output_.valid(); }
@@ -40,6 +40,8 @@ class HostDiscovery {
   // When all of its output is there.
   absl::StatusOr<std::vector<HostSlots>> Finish();
   bool ReadSome();
+  Nanos EndsAt() const;
+  void EndIfLate(Nanos now);
 
   const std::string command_;
   const int slots_;
@@ -47,6 +49,7 @@ class HostDiscovery {
   UniqueFd output_;
   std::string text_;
   Nanos ask_at_ = 0;
+  Nanos asked_at_ = 0;
   size_t first_wait_ = 0;
 };
 

@@ -239,27 +239,32 @@ absl::Status FindElasticHosts(const HostFacts& host, LaunchOptions* options, Ela
     args->hosts = options->hosts;
   } else {
     LaunchOptions alone = *options;
+    const int wanted = std::max({options->ranks, options->max_processes, options->min_processes});
     absl::StatusOr<JobHosts> found = FindJobHosts(host.environment, &alone);
+    // No batch job, and no -np: then this host.
+    if (!found.ok() && options->ranks == 0 && wanted > 0) found = JobHosts();
     RUEDA_RETURN_IF_ERROR(found.status());
     *starter = found->starter;
     for (const JobHost& each : found->hosts) args->hosts.push_back({each.name, each.share.ranks});
-    if (args->hosts.empty()) {
-      const int wanted = std::max({options->ranks, options->max_processes, options->min_processes});
-      args->hosts.push_back({"localhost", wanted + options->spares});
-    }
+    if (args->hosts.empty()) args->hosts.push_back({"localhost", wanted + options->spares});
   }
   int slots = 0;
   for (const HostSlots& each : args->hosts) slots += each.slots;
   if (options->ranks == 0) options->ranks = slots;
-  const int min = options->min_processes > 0 ? options->min_processes : options->ranks;
+  int min = options->min_processes > 0 ? options->min_processes : options->ranks;
+  if (options->max_processes > 0) min = std::min(min, options->max_processes);
   if (args->discovery == nullptr && slots < min) {
-    return absl::InvalidArgumentError(absl::StrCat("there are ", slots, " slots, fewer than the ",
-                                                   min, " processes that the job needs"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the hosts have ", slots, slots == 1 ? " slot" : " slots", ", and the job needs ", min,
+        " processes: name more hosts or slots, or lower --min-np"));
   }
   return absl::OkStatus();
 }
 
 int LaunchElastic(LaunchOptions options, const HostFacts& host) {
+  if (!options.output_dir.empty()) {
+    return Fail(kUsage, "option --output-dir: not yet with elastic jobs; redirect the output");
+  }
   ElasticArgs args;
   Starter::Kind starter = Starter::Kind::kSsh;
   const absl::Status found = FindElasticHosts(host, &options, &args, &starter);

@@ -100,8 +100,9 @@ class StateBase {
     detail::Check(rueda_check_membership(detail::Current(), &change));
     if (change != 0) throw HostsUpdated(change);
   }
-  /// Called in each new membership, before the state is synced: where process sets are made anew,
-  /// or a learning rate follows the number of ranks.
+  /// Called on the ranks that were there before, in each new membership, before the state is
+  /// synced: where a learning rate follows the number of ranks. Process sets are made at the top of
+  /// `train`, which newcomers call too.
   void register_reset_callback(std::function<void()> callback) {
     callbacks_.push_back(std::move(callback));
   }

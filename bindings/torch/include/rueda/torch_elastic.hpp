@@ -3,6 +3,7 @@
 /// come.
 ///
 ///     #include <rueda/torch_elastic.hpp>
+///     namespace hvd = rueda::libtorch;
 ///
 ///     hvd::init();
 ///     Net model;
