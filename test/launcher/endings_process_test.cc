@@ -325,9 +325,9 @@ TEST(Endings, Are2ForAMistakeOnTheCommandLine) {
   EXPECT_EQ(typo.err(),
             "ruedarun: unknown option --output-dri; did you mean --output-dir?\n"
             "Try ruedarun --help\n");
-  Job later({"-np", "2", "--min-np", "1", "true"});
+  Job later({"-np", "2", "--autotune", "true"});
   EXPECT_EQ(later.Wait(), 2);
-  EXPECT_TRUE(Contains(later.err(), "option --min-np: not yet")) << later.err();
+  EXPECT_TRUE(Contains(later.err(), "option --autotune: not yet")) << later.err();
   Job how_many({"true"});
   EXPECT_EQ(how_many.Wait(), 2);
   EXPECT_EQ(how_many.err(), "ruedarun: how many ranks? -np N is missing\nTry ruedarun --help\n");
