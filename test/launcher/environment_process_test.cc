@@ -9,6 +9,7 @@
 #include <memory>
 #include <sstream>
 
+#include "controller/rendezvous/host_identity.h"
 #include "core/base/process.h"
 #include "test/launcher/job.h"
 
@@ -75,6 +76,7 @@ TEST(Environment, OfEachRankIsExactlyThis) {
         {"HOROVOD_LOCAL_SIZE", "3"},
         {"HOROVOD_CROSS_RANK", "0"},
         {"HOROVOD_CROSS_SIZE", "1"},
+        {"HOROVOD_HOSTNAME", HostName()},
         {"OMP_NUM_THREADS", std::to_string(std::max(1, UsableCores() / 3))},
     };
     EXPECT_EQ(found, expected) << "rank " << rank;
