@@ -54,22 +54,29 @@ bool IsThere(const std::string& file) {
   return access(file.c_str(), F_OK) == 0;
 }
 
+int32_t ShouldStop(const rueda_context* context) {
+  const absl::StatusOr<Call> runtime = RuntimeOf(context);
+  if (!runtime.ok()) {
+    Report(runtime.status());
+    return -1;
+  }
+  static std::once_flag once;
+  std::call_once(once, &WatchSignals);
+  if (IsThere((*runtime)->config().stop_file)) was_warned.store(true, std::memory_order_relaxed);
+  if (was_warned.load(std::memory_order_relaxed)) (*runtime)->Wish(kWishToStop);
+  return ((*runtime)->agreed() & kWishToStop) != 0 ? 1 : 0;
+}
+
 }  // namespace
 }  // namespace rueda::capi
 
-extern "C" int32_t rueda_should_stop(rueda_context* context) {
-  using namespace rueda;        // NOLINT
-  using namespace rueda::capi;  // NOLINT
-  return GuardOr(-1, [&]() -> int32_t {
-    const absl::StatusOr<Call> runtime = RuntimeOf(context);
-    if (!runtime.ok()) {
-      Report(runtime.status());
-      return -1;
-    }
-    static std::once_flag once;
-    std::call_once(once, &WatchSignals);
-    if (IsThere((*runtime)->config().stop_file)) was_warned.store(true, std::memory_order_relaxed);
-    if (was_warned.load(std::memory_order_relaxed)) (*runtime)->Wish(kWishToStop);
-    return ((*runtime)->agreed() & kWishToStop) != 0 ? 1 : 0;
-  });
+extern "C" {
+
+using namespace rueda;        // NOLINT: the definition below belongs to the C API
+using namespace rueda::capi;  // NOLINT
+
+int32_t rueda_should_stop(rueda_context* context) {
+  return GuardOr(-1, [&] { return ShouldStop(context); });
 }
+
+}  // extern "C"
