@@ -23,6 +23,7 @@
 #include "controller/launcher/host/local_ranks.h"
 #include "controller/rendezvous/host_identity.h"
 #include "controller/rendezvous/network.h"
+#include "core/base/interfaces.h"
 
 namespace rueda {
 namespace {
@@ -227,10 +228,12 @@ absl::Status Agent::OpenMeeting(const launch::Order& order, launch::Meeting* mee
   RUEDA_ASSIGN_OR_RETURN(const int port, FreePort());
   meeting->set_master_port(port);
   meeting->set_master_address(job_.facts.master_address);
-  const bool is_alone = share_.hosts == 1;
-  if (is_alone && share_.begins_with == 0) return absl::OkStatus();  // it needs no network
-  const absl::StatusOr<Interface> interface = MeetingInterface(order);
-  if (!interface.ok() && is_alone) return absl::OkStatus();  // none can come to an elastic job
+  if (share_.hosts == 1 && share_.begins_with == 0) return absl::OkStatus();  // it needs no network
+  absl::StatusOr<Interface> interface = MeetingInterface(order);
+  // An elastic job on a machine without a network, under several names, has loopback.
+  if (!interface.ok() && share_.begins_with > 0 && order.lifeline().empty()) {
+    interface = FindInterface("lo");
+  }
   RUEDA_RETURN_IF_ERROR(interface.status());
   RUEDA_ASSIGN_OR_RETURN(door_, ListenTcp(interface->address));
   RUEDA_ASSIGN_OR_RETURN(*meeting->mutable_address(), TcpAddressOf(door_));
