@@ -96,8 +96,7 @@ constexpr Option kOptions[] = {
     {"elastic-timeout", Id::kElasticTimeout, "a number of seconds"},
     {"regroup-timeout", Id::kRegroupTimeout, "a number of seconds"},
     {"reset-limit", Id::kResets, "a number of resets"},
-    {"blacklist-cooldown-range", Id::kCooldown, "two numbers of seconds, such as 1 60", nullptr,
-     true},
+    {"blacklist-cooldown-range", Id::kCooldown, "two numbers of seconds", nullptr, true},
     {"blacklist", Id::kBlacklist, "slot or host"},
     {"start-timeout", Id::kSetting, "a number of seconds", "RUEDA_START_TIMEOUT_S"},
     {"network-interface", Id::kSetting, "interfaces", "RUEDA_NETWORK_INTERFACE"},
@@ -542,7 +541,8 @@ What happens:
   Every rank finds its place in RUEDA_RANK, RUEDA_SIZE and so on, and in the variables of torchrun
   and Horovod (RANK, WORLD_SIZE, LOCAL_RANK, HOROVOD_RANK, ...).
   The first rank that fails ends the job, unless it is elastic: the others, who learn of it from
-  their own operations, have 2 seconds to say so; then they get SIGTERM, and SIGKILL after the grace.
+  their own operations, have 2 seconds to say so; then they get SIGTERM, and SIGKILL after the
+  grace.
   Ctrl-C, SIGTERM and SIGHUP end the job too, a second one at once. SIGUSR1 and SIGUSR2 are passed
   on to the ranks; Ctrl-Z stops them, fg and bg continue them.
   Nothing that a rank started outlives the job.
