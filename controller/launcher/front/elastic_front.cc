@@ -164,8 +164,7 @@ void ElasticFront::OnTime() {
   Do(actions);
   for (int host = 0; host < static_cast<int>(hosts_.size()); ++host) {
     const Host& each = hosts_[host];
-    const bool starting = each.state == HostState::kStarting || each.state == HostState::kOrdered;
-    if (starting && now_ >= each.since + args_.start_timeout) {
+    if (each.starting() && now_ >= each.since + args_.start_timeout) {
       const std::string noise = each.ranks->LastNoise();
       FailHost(host, absl::StrCat("not ready after ", Seconds(args_.start_timeout),
                                   " (--start-timeout)", noise.empty() ? "" : ": ", noise));
@@ -183,8 +182,7 @@ Nanos ElasticFront::Deadline() const {
   next = std::min({next, authority_.deadline(), placement_.deadline(now_)});
   if (discovery_ != nullptr) next = std::min(next, discovery_->deadline());
   for (const Host& host : hosts_) {
-    const bool starting = host.state == HostState::kStarting || host.state == HostState::kOrdered;
-    if (starting) next = std::min(next, host.since + args_.start_timeout);
+    if (host.starting()) next = std::min(next, host.since + args_.start_timeout);
     if (host.not_before > now_) next = std::min(next, host.not_before);
   }
   if (!begun_) next = std::min(next, started_ + Duration(args_.options.elastic_timeout_seconds));
@@ -264,7 +262,7 @@ void ElasticFront::StartHost(int number) {
 
 void ElasticFront::OnHostNews(int number) {
   Host& host = hosts_[number];
-  if (host.state == HostState::kStarting || host.state == HostState::kOrdered) {
+  if (host.starting()) {
     if (host.ranks->refusal().has_value()) {
       return FailHost(number, host.ranks->refusal()->why());
     }
@@ -374,9 +372,8 @@ void ElasticFront::AskHosts() {
 
 // Whether those that there are have been tried.
 bool ElasticFront::HostsAreSettled() const {
-  return std::none_of(hosts_.begin(), hosts_.end(), [](const Host& host) {
-    return host.state == HostState::kStarting || host.state == HostState::kOrdered;
-  });
+  return std::none_of(hosts_.begin(), hosts_.end(),
+                      [](const Host& host) { return host.starting(); });
 }
 
 // Processes -------------------------------------------------------------------------------------
@@ -471,8 +468,7 @@ void ElasticFront::OnRankEnded(int number, const Message& message) {
     if (authority_.finishing() && authority_.IsMember(message.rank)) late_failure_ = last_failure_;
   }
   if (!well && !closing_) {
-    lost_.push_back(absl::StrCat(Text(message.rank), " ", WaitStatusText(message.value)));
-    Note(lost_.back());
+    Note(absl::StrCat(Text(message.rank), " ", WaitStatusText(message.value)));
   } else if (args_.options.verbose) {
     Say(absl::StrCat(Text(message.rank), " ", WaitStatusText(message.value)));
   }
@@ -558,7 +554,6 @@ void ElasticFront::Commit() {
     Say(absl::StrCat("membership 1 of ", record.slots.size(), " ranks"));
   }
   disturbed_at_ = kForever;
-  lost_.clear();
 }
 
 void ElasticFront::SendRecord(Slot slot) {
@@ -616,13 +611,17 @@ void ElasticFront::EndJob(const std::string& why) {
 void ElasticFront::Close() {
   closing_ = true;
   SendToAll({MessageKind::kNoMore});
-  // A host that was not up yet has nothing to end.
+  DropStartingHosts();
+  patience_ = std::min(patience_, now_ + args_.options.grace() + kSupervisorSlack);
+}
+
+// A host that is not up yet has nothing to end.
+void ElasticFront::DropStartingHosts() {
   for (Host& host : hosts_) {
-    if (host.state != HostState::kStarting && host.state != HostState::kOrdered) continue;
+    if (!host.starting()) continue;
     host.ranks = nullptr;
     host.state = HostState::kIdle;
   }
-  patience_ = std::min(patience_, now_ + args_.options.grace() + kSupervisorSlack);
 }
 
 // The rest --------------------------------------------------------------------------------------
@@ -648,11 +647,7 @@ void ElasticFront::OnEndingSignal(int signal, const std::string& of) {
     patience_ = std::min(patience_, now_ + args_.options.grace() + kSupervisorSlack);
   }
   closing_ = true;
-  for (Host& host : hosts_) {
-    if (host.state != HostState::kStarting && host.state != HostState::kOrdered) continue;
-    host.ranks = nullptr;
-    host.state = HostState::kIdle;
-  }
+  DropStartingHosts();
 }
 
 void ElasticFront::SendTo(Slot slot, const Message& message) {

@@ -52,7 +52,8 @@ class ElasticFront {
     Nanos since = 0;       // when it was started
     Nanos not_before = 0;  // when it may be again: its processes may live until then
     int unanswered = 0;    // questions
-    int running = 0;       // processes
+
+    bool starting() const { return state == HostState::kStarting || state == HostState::kOrdered; }
   };
   struct Process {
     int pid = 0;
@@ -62,7 +63,6 @@ class ElasticFront {
     bool removed = false;      // by us
   };
 
-  int Find(int host) const;
   void Step(const std::vector<pollfd>& waits);
   bool AllGone() const;
   Nanos Deadline() const;
@@ -93,6 +93,7 @@ class ElasticFront {
   void Tell(Slot slot, const wire::ToProcess& message);
   void EndJob(const std::string& why);
   void Close();
+  void DropStartingHosts();
 
   void OnSignals();
   void OnEndingSignal(int signal, const std::string& of);
@@ -122,7 +123,6 @@ class ElasticFront {
   Nanos ask_at_ = 0;
   Nanos patience_ = kForever;      // when what does not end is killed
   Nanos disturbed_at_ = kForever;  // when the membership was first, since it began
-  std::vector<std::string> lost_;  // since then
   std::vector<std::string> story_;
   // How it ends.
   int signal_ = 0;
