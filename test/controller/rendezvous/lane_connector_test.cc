@@ -113,12 +113,11 @@ TEST_F(LaneConnectorTest, EveryMemberHasAConnectionToEveryOther) {
 }
 
 TEST_F(LaneConnectorTest, StrangersStayOutsideAndHoldUpNobody) {
-  std::thread members([&] {
-    Run({0, 2}, [&](Member& member, int self) {
-      const absl::StatusOr<std::vector<Connection>> sockets = Connect(member, self);
-      EXPECT_TRUE(sockets.ok()) << sockets.status();
-    });
-  });
+  std::vector<absl::StatusOr<std::vector<Connection>>> sockets(3);  // open until all have theirs
+  const auto connect = [&](Member& member, int self) {
+    sockets[static_cast<size_t>(self)] = Connect(member, self);
+  };
+  std::thread members([&] { Run({0, 2}, connect); });
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 20; ++i) silent.push_back(*ConnectTcp(AddressOf(0)));
   // Another job's, one of this job that is in no lane, and one of another lane.
@@ -128,11 +127,9 @@ TEST_F(LaneConnectorTest, StrangersStayOutsideAndHoldUpNobody) {
     auto link = Link::Client(*ConnectTcp(AddressOf(0)), scope, ranks_[1], ranks_[0]);
     EXPECT_FALSE(WaitEstablished(link.get(), MonotonicNow() + kPatience).ok());
   }
-  Run({1}, [&](Member& member, int self) {
-    const absl::StatusOr<std::vector<Connection>> sockets = Connect(member, self);
-    EXPECT_TRUE(sockets.ok()) << sockets.status();
-  });
+  Run({1}, connect);
   members.join();
+  for (const auto& each : sockets) EXPECT_TRUE(each.ok()) << each.status();
 }
 
 // And so is who gave up waiting.
