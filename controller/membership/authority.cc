@@ -25,6 +25,7 @@ void Authority::OnEnded(Slot slot, bool well, Nanos now, Actions* out) {
   const bool was_member = it->second.member;
   processes_.erase(it);
   finishing_ |= well && (was_member || record_.number == 0);
+  lost_some_ |= was_member;
   if (record_.number == 0 && processes_.empty()) {
     if (!well) return End("all processes have failed before they met", out);
     over_ = true;
@@ -112,13 +113,55 @@ bool Authority::AreOnBlamedHosts(const std::vector<Slot>& missing) const {
 }
 
 void Authority::RemoveMissing(const std::vector<Slot>& missing, Nanos now, Actions* out) {
-  for (const Slot slot : missing) {
+  Remove(missing,
+         absl::StrCat("the others have waited ", Seconds(now - asked_since_), " for it to regroup"),
+         now, out);
+}
+
+void Authority::Remove(const std::vector<Slot>& slots, const std::string& why, Nanos now,
+                       Actions* out) {
+  for (const Slot slot : slots) {
     processes_[slot].removed = true;
-    out->push_back({ActionKind::kRemove, slot,
-                    absl::StrCat("the others have waited ", Seconds(now - asked_since_),
-                                 " for it to regroup")});
+    out->push_back({ActionKind::kRemove, slot, why});
   }
+  lost_some_ = true;
   removed_at_ = now;
+}
+
+uint64_t Authority::NewestCommits() const {
+  uint64_t newest = 0;
+  for (const auto& [slot, process] : processes_) {
+    if (process.member && process.asked) newest = std::max(newest, process.ask.commits);
+  }
+  return newest;
+}
+
+bool Authority::IsBlamedInVain() const {
+  return std::any_of(processes_.begin(), processes_.end(), [&](const auto& each) {
+    return each.second.member && each.second.asked && IsBlamed(each.first);
+  });
+}
+
+// The last one that is blamed, or, if that is the first member alone, the last one that blames it;
+// and its whole host, unless that is the first member's, too.
+std::vector<Slot> Authority::Unreachable() const {
+  std::vector<Slot> members;
+  for (const Slot slot : record_.slots) {
+    if (IsMember(slot)) members.push_back(slot);
+  }
+  const Slot first = members.front();
+  Slot last = kNoSlot, last_accuser = kNoSlot;
+  for (const Slot slot : members) {
+    if (slot == first) continue;
+    if (IsBlamed(slot)) last = slot;
+    if (processes_.at(slot).ask.blames == first) last_accuser = slot;
+  }
+  if (last == kNoSlot) last = last_accuser;
+  if (last == kNoSlot) return {};
+  const int host = processes_.at(last).host;
+  if (host == processes_.at(first).host) return {last};
+  std::erase_if(members, [&](Slot slot) { return processes_.at(slot).host != host; });
+  return members;
 }
 
 // What waits for the members' next commit, and has not been told.
@@ -173,7 +216,15 @@ void Authority::TryCommit(Nanos now, Actions* out) {
   const auto ready = std::count_if(processes_.begin(), processes_.end(), [](const auto& each) {
     return each.second.asked && !each.second.withdrawn && !each.second.removed;
   });
-  if (ready >= options_.min) return Commit(out);
+  if (ready >= options_.min) {
+    if (lost_some_ || NewestCommits() > commits_) in_vain_ = 0;
+    if (!lost_some_ && IsBlamedInVain() && ++in_vain_ == kInVainMax) {
+      Remove(Unreachable(), absl::StrCat("in ", kInVainMax, " memberships others did not reach it"),
+             now, out);
+      return TryCommit(now, out);
+    }
+    return Commit(out);
+  }
   if (shortage_since_ == kForever) shortage_since_ = now;
   deadline_ = DeadlineAfter(shortage_since_, options_.shortage_timeout);
   if (now < deadline_) return;
@@ -207,6 +258,8 @@ void Authority::Commit(Actions* out) {
     const auto commits = [&](int of) { return processes_[next.slots[of]].ask.commits; };
     if (commits(rank) > commits(next.source)) next.source = rank;
   }
+  commits_ = NewestCommits();
+  lost_some_ = false;
   record_ = std::move(next);
   for (auto& [slot, process] : processes_) {
     const bool is_in =

@@ -5,7 +5,9 @@
 // A process asks for the next membership when it begins, when its membership has failed, or at a
 // commit where all have agreed that a change is due. When every member that lives has asked there
 // is a new one: of these, in their old order, and of the newcomers that have asked by then. Nobody
-// waits for a process that is only being started. A member that does not ask in time is removed.
+// waits for a process that is only being started. A member that does not ask in time is removed. So
+// is one, with its host, that others take for lost again and again though it asks as they do: what
+// is lost then is the network between them.
 // PURE
 #pragma once
 
@@ -90,6 +92,8 @@ class Authority {
   // The same of others on its host, none of whom has asked either: the host may be cut off, and
   // those who accuse it have heard of one of them.
   static constexpr Nanos kHostPatience = 500 * kMillisecond;
+  // Memberships that ended with somebody blamed, and no commit or end of a process since the first.
+  static constexpr int kInVainMax = 2;
 
   struct Process {
     int host = 0;
@@ -109,6 +113,12 @@ class Authority {
   bool IsBlamed(Slot slot) const;
   bool AreOnBlamedHosts(const std::vector<Slot>& missing) const;
   void RemoveMissing(const std::vector<Slot>& missing, Nanos now, Actions* out);
+  void Remove(const std::vector<Slot>& slots, const std::string& why, Nanos now, Actions* out);
+  uint64_t NewestCommits() const;
+  // Whether others take a member for lost that has asked as they have.
+  bool IsBlamedInVain() const;
+  // Those to go on without.
+  std::vector<Slot> Unreachable() const;
   void TellOfChange(Actions* out);
   void TryCommit(Nanos now, Actions* out);
   void Commit(Actions* out);
@@ -120,6 +130,9 @@ class Authority {
   Nanos asked_since_ = kForever;     // by a member (of the first membership: by anybody)
   Nanos asked_last_ = 0;             // likewise
   Nanos removed_at_ = 0;             // the last time that one was
+  uint64_t commits_ = 0;             // the newest, when record_ began
+  bool lost_some_ = false;           // a member, since then
+  int in_vain_ = 0;                  // memberships, record_ not among them
   Nanos shortage_since_ = kForever;  // fewer than `min` could begin
   bool told_added_ = false;          // of what is due at the next commit
   bool told_removed_ = false;

@@ -12,6 +12,7 @@
 #include "controller/bus/link.h"
 #include "controller/bus/socket.h"
 #include "controller/membership/rank_set.h"
+#include "controller/protocol/lost.h"
 #include "controller/rendezvous/admission.h"
 #include "core/base/process.h"
 
@@ -87,9 +88,10 @@ absl::Status Reaching::Step() {
     End& end = ends_[member];
     if (end.is_let_in) continue;
     if (now >= deadline_) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("connecting to rank ", call_.ranks[member], " at ", end.address, ": ",
-                       end.why.ok() ? "no answer in time" : end.why.message()));
+      return ErrorOfRank(call_.ranks[member],
+                         absl::DeadlineExceededError(absl::StrCat(
+                             "connecting to rank ", call_.ranks[member], " at ", end.address, ": ",
+                             end.why.ok() ? "no answer in time" : end.why.message())));
     }
     if (end.link == nullptr && now >= end.again_at) RUEDA_RETURN_IF_ERROR(TryAt(member));
     if (end.link == nullptr) {
@@ -173,9 +175,10 @@ absl::StatusOr<std::vector<Connection>> LaneConnector::Connect(const Call& call)
     if (call.store->aborted()) return absl::AbortedError("the operation was aborted");
     if (now >= deadline) {
       std::erase_if(later, [&](Rank rank) { return admitted.count(rank) > 0; });
-      return absl::DeadlineExceededError(absl::StrCat(RanksText(later), " did not connect to rank ",
-                                                      call.ranks[self], " in ",
-                                                      call.timeout / kMillisecond, " ms"));
+      return ErrorOfRank(later.front(),
+                         absl::DeadlineExceededError(absl::StrCat(
+                             RanksText(later), " did not connect to rank ", call.ranks[self],
+                             " in ", call.timeout / kMillisecond, " ms")));
     }
     RUEDA_RETURN_IF_ERROR(admission.Step(listener, std::min(deadline, now + kLookAgain)));
     Welcome(admitted, &welcomed);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "controller/protocol/lost.h"
 #include "core/base/log.h"
 #include "core/base/threads.h"
 #include "core/trace/recorder.h"
@@ -271,7 +272,10 @@ bool Engine::AdvanceLanes() {
       lanes_->Advance([this] { return goes_on() && !detector_->suspects(); });
   if (moved.ok()) return *moved;
   std::string cause = absl::StrCat("rank ", world_.rank, ": ", moved.status().message());
-  if (absl::IsUnavailable(moved.status())) {
+  const std::optional<Rank> late = LostRank(moved.status());
+  if (absl::IsDeadlineExceeded(moved.status()) && late.has_value()) {
+    detector_->OnSilence(*late, std::string(moved.status().message()), MonotonicNow());
+  } else if (absl::IsUnavailable(moved.status())) {
     detector_->OnConnectionLost(std::move(cause), MonotonicNow());
   } else {
     FailMembership({.cause = std::move(cause)});

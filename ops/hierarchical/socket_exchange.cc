@@ -64,10 +64,7 @@ void SocketExchange::Connect() {
     if (met) {
       if (!store_.aborted()) connections_ = *std::move(connections);
     } else {
-      absl::Status why = thrown.ok() ? connections.status() : thrown;
-      // What only time told is like a lost connection.
-      if (absl::IsDeadlineExceeded(why)) why = absl::UnavailableError(why.message());
-      failure_ = std::move(why);
+      failure_ = thrown.ok() ? std::move(connections).status() : thrown;
     }
   }
   (met ? met_ : failed_).store(true, std::memory_order_release);
@@ -236,7 +233,7 @@ absl::StatusOr<bool> SocketExchange::Advance() {
 absl::StatusOr<bool> SocketExchange::Step() {
   if (failed_.load(std::memory_order_acquire)) {
     MutexLock lock(mutex_);
-    return DeepCopy(failure_);
+    return std::exchange(failure_, DeepCopy(failure_));  // itself says whose doing it is
   }
   if (!met_.load(std::memory_order_acquire)) return false;
   if (!connected()) RUEDA_RETURN_IF_ERROR(Open());

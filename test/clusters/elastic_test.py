@@ -189,6 +189,59 @@ class OneHost(unittest.TestCase):
         self.assertEqual([now[0], now[1]], [pids[1], pids[2]])
         job.expect_done()
 
+    def test_output_goes_to_files_of_slots(self):
+        with tempfile.TemporaryDirectory() as folder:
+            out = os.path.join(folder, "new", "out")
+            program = ["sh", "-c", f"echo from $$; echo error >&2; mkdir {folder}/once && kill -9 $$; sleep 0.5"]
+            job = Job(self, "-np", 2, "--min-np", 1, "--output-dir", out, program=program)
+            job.wait()
+            files = {}
+            for name in sorted(os.listdir(out)):
+                with open(os.path.join(out, name), encoding="utf-8") as file:
+                    files[name] = file.read()
+        self.assertEqual([name for name in files if name.startswith("rank.")],
+                         ["rank.0.err", "rank.0.out", "rank.1.err", "rank.1.out"])
+        self.assertIn("from ", files["rank.0.out"])
+        self.assertIn("from ", files["rank.1.out"])
+        self.assertEqual(len(set(re.findall(r"from (\d+)", files["rank.0.out"] + files["rank.1.out"]))), 2)
+        self.assertIn("error\n", files["rank.1.err"])
+        self.assertNotIn("from ", job.text())
+
+    def test_output_of_a_slot_s_processes_is_one_after_the_other(self):
+        with tempfile.TemporaryDirectory() as out:
+            job = Job(self, "-np", 2, "--min-np", 1, "--output-dir", out, "--blacklist-cooldown-range", 0.1, 0.1, steps=400,
+                      pause=5)
+            path = os.path.join(out, "rank.1.out")
+            deadline = time.monotonic() + HANG
+            while not (os.path.exists(path) and os.path.getsize(path)):
+                self.assertLess(time.monotonic(), deadline, job.text())
+                time.sleep(0.01)
+            os.kill(int(job.await_words(r"^ruedarun: process 1 started, pid (\d+)")[1]), signal.SIGKILL)
+            self.assertEqual(job.wait(), 0, job.text())
+            with open(path, encoding="utf-8") as file:
+                pids = re.findall(r"^membership .* pid (\d+)", file.read(), re.MULTILINE)
+        self.assertEqual(len(set(pids)), 2, pids)
+
+    def test_a_warning_after_a_time(self):
+        program = ["sh", "-c", "trap 'echo warned; exit 0' USR1; while :; do sleep 0.05; done"]
+        job = Job(self, "-np", 2, "--min-np", 1, "--stop-after", 1, program=program)
+        self.assertEqual(job.wait(), 0, job.text())
+        self.assertEqual(job.text().count("] warned"), 2, job.text())
+        self.assertIn("1.0 s are over (--stop-after); the ranks are warned (SIGUSR1)", job.text())
+
+    def test_a_process_that_comes_later_and_works_alone(self):
+        """Its program calls no elastic.run."""
+        with tempfile.TemporaryDirectory() as folder:
+            program = ["sh", "-c", f"mkdir {folder}/$RUEDA_RANK 2>/dev/null || exit 0; exec {HELPER} --steps 300 --pause 5"]
+            job = Job(self, "-np", 3, "--min-np", 2, "--blacklist-cooldown-range", 0.1, 60, program=program)
+            first, pids = job.await_membership(3)
+            os.kill(pids[2], signal.SIGKILL)
+            job.await_membership(2, after=first)
+            job.expect_done(2)
+        self.assertEqual(job.text().count("has ended without the others: does the program call elastic.run?"), 2,
+                         "when it came, and in the closing table:\n" + job.text())
+        self.assertLess(job.text().count("process 2 started"), 8, job.text())
+
     def test_a_signal_ends_it(self):
         job = Job(self, "-np", 2, "--min-np", 1, steps=10_000, pause=5)
         job.await_membership(2)
@@ -246,6 +299,14 @@ class Discovery(unittest.TestCase):
         job.expect_done(2)
         self.assertEqual(job.text().count("dismissed"), 2, job.text())
         self.assertNotIn("killed by", job.text())
+
+    def test_more_slots_than_there_is_room_for(self):
+        job = self.start("localhost:1\n", "--min-np", 1, "--max-np", 2, steps=1_000, pause=5)
+        first, _ = job.await_membership(1)
+        self.say("localhost:40\n")
+        job.await_membership(2, after=first)
+        self.assertIn("host localhost: 16 of its 40 slots are used", job.text())
+        job.expect_done(2)
 
     def test_slots_come_and_go(self):
         job = self.start("localhost:1\n", "--min-np", 1, steps=1_000, pause=5)
@@ -346,6 +407,18 @@ class Hosts(unittest.TestCase):
         self.hosts.join(2)
         job.await_membership(6, after=second)
         job.expect_done(6)
+
+
+    def test_two_hosts_that_do_not_reach_each_other(self):
+        """But ruedarun reaches both: the job goes on without one of them."""
+        job = self.start("--min-np", 2, "--blacklist-cooldown-range", 60, 60, "-x", "RUEDA_HEARTBEAT_LIMIT_S=1",
+                         "--gloo-timeout-seconds", 2, steps=2_000, pause=5)
+        first, pids = job.await_membership(6)
+        self.hosts.cut_between(1, 2)
+        _, now = job.await_membership(4, after=first)
+        self.assertEqual(list(now.values()), [pids[rank] for rank in range(4)])
+        self.assertRegex(job.text(), r"process 4 \(.*\) is removed: in 2 memberships others did not reach it")
+        job.expect_done(4)
 
 
 class Chaos(unittest.TestCase):

@@ -79,6 +79,11 @@ class Hosts:
         """Nothing gets to the host or away from it from now on, and nobody is told."""
         _ip("-n", self.switch, "link", "set", f"port{host + 1}", "nomaster")
 
+    def cut_between(self, *hosts):
+        """Nothing gets from one of these to another; the others reach them all."""
+        for host in hosts:
+            _ip("-n", self.switch, "link", "set", f"port{host + 1}", "type", "bridge_slave", "isolated", "on")
+
     def join(self, host):
         _ip("-n", self.switch, "link", "set", f"port{host + 1}", "master", "bridge")
 

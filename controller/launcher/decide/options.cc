@@ -34,6 +34,7 @@ enum class Id {
   kPrefix,
   kGrace,
   kHostTimeout,
+  kStopAfter,
   kMin,
   kMax,
   kSpares,
@@ -85,6 +86,7 @@ constexpr Option kOptions[] = {
     {"prefix", Id::kPrefix, "rank or none"},
     {"grace-seconds", Id::kGrace, "a number of seconds"},
     {"host-timeout", Id::kHostTimeout, "a number of seconds"},
+    {"stop-after", Id::kStopAfter, "a number of seconds"},
     {"min-np", Id::kMin, "a number of processes"},
     {"min-num-proc", Id::kMin, "a number of processes"},
     {"max-np", Id::kMax, "a number of processes"},
@@ -172,6 +174,7 @@ constexpr Refused kRefused[] = {
 
 constexpr int kPortMax = 65'535;
 constexpr double kSecondsMax = 86'400;
+constexpr double kStopAfterSecondsMax = 10'000'000;
 constexpr double kHostTimeoutSecondsMin = 2;
 constexpr int kResetsMax = 1'000'000'000;
 constexpr double kFusionMegabytesMax = 1'000'000;
@@ -211,12 +214,11 @@ absl::Status RefuseValue(const Option& option, absl::string_view value,
 }
 
 // What the option says is what the variable would, and is wrong when that would be.
-absl::Status ApplySeconds(const Option& option, absl::string_view value, double min,
+absl::Status ApplySeconds(const Option& option, absl::string_view value, double min, double max,
                           double* seconds) {
   if (!absl::SimpleAtod(value, seconds) || !std::isfinite(*seconds) || *seconds < min ||
-      *seconds > kSecondsMax) {
-    return RefuseValue(option, value,
-                       absl::StrCat("a number of seconds from ", min, " to ", kSecondsMax));
+      *seconds > max) {
+    return RefuseValue(option, value, absl::StrCat("a number of seconds from ", min, " to ", max));
   }
   return absl::OkStatus();
 }
@@ -252,7 +254,14 @@ absl::Status ApplySetting(const Option& option, absl::string_view value, LaunchO
   return absl::OkStatus();
 }
 
+// An option that says how elastic jobs behave, and does not make the job one.
+bool IsElasticOnly(Id id) {
+  return id == Id::kSlots || id == Id::kElasticTimeout || id == Id::kRegroupTimeout ||
+         id == Id::kResets || id == Id::kCooldown || id == Id::kBlacklist;
+}
+
 absl::Status Apply(const Option& option, absl::string_view value, LaunchOptions* options) {
+  if (IsElasticOnly(option.id)) options->elastic_only = option.name;
   switch (option.id) {
     case Id::kRanks:
       if (!absl::SimpleAtoi(value, &options->ranks) || options->ranks < 1 ||
@@ -328,9 +337,12 @@ absl::Status Apply(const Option& option, absl::string_view value, LaunchOptions*
           value == "rank" ? LaunchOptions::Prefix::kRank : LaunchOptions::Prefix::kNone;
       break;
     case Id::kGrace:
-      return ApplySeconds(option, value, 0, &options->grace_seconds);
+      return ApplySeconds(option, value, 0, kSecondsMax, &options->grace_seconds);
     case Id::kHostTimeout:
-      return ApplySeconds(option, value, kHostTimeoutSecondsMin, &options->host_timeout_seconds);
+      return ApplySeconds(option, value, kHostTimeoutSecondsMin, kSecondsMax,
+                          &options->host_timeout_seconds);
+    case Id::kStopAfter:
+      return ApplySeconds(option, value, 1, kStopAfterSecondsMax, &options->stop_after_seconds);
     case Id::kMin:
       options->elastic = true;
       return ApplyCount(option, value, 1, kElasticProcessesMax, &options->min_processes);
@@ -348,16 +360,17 @@ absl::Status Apply(const Option& option, absl::string_view value, LaunchOptions*
     case Id::kSlots:
       return ApplyCount(option, value, 1, kLocalRanksMax, &options->slots_per_host);
     case Id::kElasticTimeout:
-      return ApplySeconds(option, value, 0, &options->elastic_timeout_seconds);
+      return ApplySeconds(option, value, 0, kSecondsMax, &options->elastic_timeout_seconds);
     case Id::kRegroupTimeout:
-      return ApplySeconds(option, value, 0, &options->regroup_timeout_seconds);
+      return ApplySeconds(option, value, 0, kSecondsMax, &options->regroup_timeout_seconds);
     case Id::kResets:
       return ApplyCount(option, value, 0, kResetsMax, &options->reset_limit);
     case Id::kCooldown: {
       const std::vector<std::string> both = absl::StrSplit(value, ' ');
       if (both.size() != 2) return RefuseValue(option, value, option.value);
-      RUEDA_RETURN_IF_ERROR(ApplySeconds(option, both[0], 0, &options->cooldown_seconds_min));
-      return ApplySeconds(option, both[1], options->cooldown_seconds_min,
+      RUEDA_RETURN_IF_ERROR(
+          ApplySeconds(option, both[0], 0, kSecondsMax, &options->cooldown_seconds_min));
+      return ApplySeconds(option, both[1], options->cooldown_seconds_min, kSecondsMax,
                           &options->cooldown_seconds_max);
     }
     case Id::kBlacklist:
@@ -429,6 +442,7 @@ absl::StatusOr<LaunchOptions> ParseOptions(absl::Span<const std::string> argumen
   // -H overrides a file's hostfile, and the other way round.
   const std::vector<HostSlots> hosts = std::exchange(options.hosts, {});
   const std::string hostfile = std::exchange(options.hostfile, "");
+  options.elastic_only.clear();  // a file may be for jobs of both kinds
   size_t at = 0;
   while (at < arguments.size() && arguments[at].size() > 1 && arguments[at][0] == '-') {
     if (arguments[at] == "--") {
@@ -457,6 +471,11 @@ absl::StatusOr<LaunchOptions> ParseOptions(absl::Span<const std::string> argumen
   if (options.max_processes > 0 && options.min_processes > options.max_processes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--min-np ", options.min_processes, " is more than --max-np ", options.max_processes));
+  }
+  if (!options.elastic && !options.elastic_only.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("option ", Dashed(options.elastic_only),
+                                                   " is for elastic jobs: add --min-np N, or leave "
+                                                   "it out"));
   }
   if (options.command.empty()) {
     return absl::InvalidArgumentError("which program? None is named after the options");
@@ -498,6 +517,8 @@ Options (one dash or two; "--" ends them, or the first word that is not an optio
                        ranks there are given up, and end; default 30
   --start-timeout S    how long hosts may take to be ready, and then init waits for the other ranks;
                        default 60
+  --stop-after S       warn the ranks after S seconds, by SIGUSR1: programs that call should_stop()
+                       save and end; it kills others
   --verbose            say what is started, and how each rank ended
 Elastic jobs, which lose processes and go on (docs/guides/elastic.md). --min-np, --max-np, --spares
 or a discovery script makes one:

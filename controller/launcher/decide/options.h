@@ -40,10 +40,12 @@ struct LaunchOptions {
   bool verbose = false;
   double grace_seconds = 5;          // until SIGKILL, once the job is to end
   double host_timeout_seconds = 30;  // ruedarun and another host may be silent to each other
+  double stop_after_seconds = 0;     // then the ranks are warned; 0: never
   // Of an elastic job.
-  bool elastic = false;   // the job is one: any of the next four was given
-  int min_processes = 0;  // 0: as many as `ranks`
-  int max_processes = 0;  // 0: as many as there are slots
+  bool elastic = false;      // the job is one: any of the next four was given
+  std::string elastic_only;  // an option that is of no use in another one; empty: none was given
+  int min_processes = 0;     // 0: as many as `ranks`
+  int max_processes = 0;     // 0: as many as there are slots
   int spares = 0;
   std::string discovery_script;  // a shell's command line
   int slots_per_host = 0;        // of those that the script says nothing of; 0: it has to
@@ -58,6 +60,9 @@ struct LaunchOptions {
 
   Nanos grace() const { return static_cast<Nanos>(grace_seconds * kSecond); }
   Nanos host_timeout() const { return static_cast<Nanos>(host_timeout_seconds * kSecond); }
+  Nanos stop_after() const {
+    return stop_after_seconds > 0 ? static_cast<Nanos>(stop_after_seconds * kSecond) : kForever;
+  }
 };
 
 // Whether every one of the options of that name counts, not the last alone.

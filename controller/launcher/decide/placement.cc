@@ -13,18 +13,19 @@ void Placement::SetHosts(const std::vector<HostSlots>& hosts, std::vector<Slot>*
   before.resize(hosts_.size() + hosts.size(), 0);
   order_.clear();
   for (const HostSlots& each : hosts) {
-    auto host = std::find_if(hosts_.begin(), hosts_.end(),
-                             [&](const Host& known) { return known.name == each.name; });
-    if (host == hosts_.end()) {
+    int number = NumberOf(each.name);
+    if (number < 0) {
       Host fresh;
       fresh.name = each.name;
       fresh.first = hosts_.empty() ? 0 : hosts_.back().first + hosts_.back().room;
       fresh.room = std::max(each.slots, options_.room_min);
       fresh.places.resize(static_cast<size_t>(fresh.room));
-      host = hosts_.insert(hosts_.end(), std::move(fresh));
+      hosts_.push_back(std::move(fresh));
+      number = static_cast<int>(hosts_.size()) - 1;
     }
-    host->slots = std::min(each.slots, host->room);
-    order_.push_back(static_cast<int>(host - hosts_.begin()));
+    Host& host = hosts_[static_cast<size_t>(number)];
+    host.slots = std::min(each.slots, host.room);
+    order_.push_back(number);
   }
   for (size_t i = 0; i < hosts_.size(); ++i) {
     const Host& host = hosts_[i];
@@ -33,6 +34,12 @@ void Placement::SetHosts(const std::vector<HostSlots>& hosts, std::vector<Slot>*
       withdrawn->push_back(host.first + local);
     }
   }
+}
+
+int Placement::NumberOf(const std::string& name) const {
+  const auto host = std::find_if(hosts_.begin(), hosts_.end(),
+                                 [&](const Host& known) { return known.name == name; });
+  return host == hosts_.end() ? -1 : static_cast<int>(host - hosts_.begin());
 }
 
 int Placement::HostOf(Slot slot) const {

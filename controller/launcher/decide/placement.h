@@ -34,6 +34,7 @@ class Placement {
   // By number, which a name keeps for the job's life.
   int hosts() const { return static_cast<int>(hosts_.size()); }
   const std::string& NameOf(int host) const { return hosts_[static_cast<size_t>(host)].name; }
+  int NumberOf(const std::string& name) const;  // -1: there was none of that name
   int HostOf(Slot slot) const;
   Slot FirstSlotOf(int host) const { return hosts_[static_cast<size_t>(host)].first; }
   int RoomOf(int host) const { return hosts_[static_cast<size_t>(host)].room; }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/base/process.h"
+#include "core/base/seconds.h"
 
 namespace rueda {
 namespace {
@@ -19,6 +20,11 @@ bool EndedWell(const RankEnding& ending) {
 }
 
 }  // namespace
+
+std::string StopText(Nanos stop_after) {
+  return absl::StrCat(Seconds(stop_after),
+                      " are over (--stop-after); the ranks are warned (SIGUSR1)");
+}
 
 std::string CauseText(const JobEnding& job) {
   if (job.blamed >= 0) {

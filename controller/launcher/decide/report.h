@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/clock.h"
 #include "core/base/ids.h"
 
 namespace rueda {
@@ -33,6 +34,9 @@ struct JobEnding {
   std::string lost_host;         // that ruedarun has lost touch with
   int exit_code = 0;
 };
+
+// That the time of --stop-after is over.
+std::string StopText(Nanos stop_after);
 
 // "rank 1 failed", "rank 1 failed because of rank 2", "SIGINT", "SIGTERM to the agent on host b",
 // "its supervisor process died", "host b was lost".

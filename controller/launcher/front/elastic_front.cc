@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "controller/launcher/decide/report.h"
 #include "controller/launcher/decide/supervisor.h"
 #include "controller/launcher/front/patience.h"
 #include "controller/launcher/host/inheritance.h"
@@ -45,10 +46,15 @@ Authority::Options AuthorityOptions(const LaunchOptions& options) {
   return wanted;
 }
 
+// At a time, spares included.
+int ProcessesMax(const LaunchOptions& options) {
+  if (options.max_processes == 0) return kElasticProcessesMax;
+  return std::min(options.max_processes + options.spares, kElasticProcessesMax);
+}
+
 Placement::Options PlacementOptions(const LaunchOptions& options, bool may_grow) {
   Placement::Options wanted;
-  const int max = options.max_processes > 0 ? options.max_processes : kElasticProcessesMax;
-  wanted.processes_max = std::min(max + options.spares, kElasticProcessesMax);
+  wanted.processes_max = ProcessesMax(options);
   wanted.cooldown_min = Duration(options.cooldown_seconds_min);
   wanted.cooldown_max = Duration(options.cooldown_seconds_max);
   wanted.blame_hosts = options.blacklist_hosts;
@@ -58,9 +64,10 @@ Placement::Options PlacementOptions(const LaunchOptions& options, bool may_grow)
 
 }  // namespace
 
-ElasticFront::ElasticFront(ElasticArgs args, UniqueFd signal_fd, Output* output)
+ElasticFront::ElasticFront(ElasticArgs args, std::unique_ptr<HostDiscovery> discovery,
+                           UniqueFd signal_fd, Output* output)
     : args_(std::move(args)),
-      discovery_(std::move(const_cast<ElasticArgs&>(args_).discovery)),
+      discovery_(std::move(discovery)),
       signal_fd_(std::move(signal_fd)),
       output_(output),
       placement_(PlacementOptions(args_.options, discovery_ != nullptr)),
@@ -126,8 +133,7 @@ void ElasticFront::Step(const std::vector<pollfd>& waits) {
     Say("nobody reads the output any more; ending the job");
     signal_ = SIGPIPE;
     SendToAll({MessageKind::kSignal, -1, 0, SIGTERM});
-    closing_ = true;
-    patience_ = std::min(patience_, now_ + args_.options.grace() + kSupervisorSlack);
+    BeginToClose();
   }
   if (discovery_ != nullptr && !closing_) {
     if (auto found = discovery_->Advance(waits, now_)) {
@@ -151,6 +157,11 @@ void ElasticFront::OnTime() {
     if (now_ < process.kill_at) continue;
     process.kill_at = kForever;
     SendTo(slot, {MessageKind::kKill, slot});
+  }
+  if (now_ >= stop_at_) {
+    stop_at_ = kForever;
+    Note(StopText(args_.options.stop_after()));
+    SendToAll({MessageKind::kSignal, -1, 0, SIGUSR1});
   }
   if (now_ >= patience_) {
     patience_ = kForever;
@@ -179,7 +190,7 @@ Nanos ElasticFront::Deadline() const {
   Nanos next = std::min({patience_, ask_at_, output_->deadline()});
   for (const auto& [slot, process] : processes_) next = std::min(next, process.kill_at);
   if (closing_) return next;
-  next = std::min({next, authority_.deadline(), placement_.deadline(now_)});
+  next = std::min({next, stop_at_, authority_.deadline(), placement_.deadline(now_)});
   if (discovery_ != nullptr) next = std::min(next, discovery_->deadline());
   for (const Host& host : hosts_) {
     if (host.starting()) next = std::min(next, host.since + args_.start_timeout);
@@ -198,6 +209,13 @@ void ElasticFront::SetHosts(const std::vector<HostSlots>& hosts) {
   std::vector<Slot> withdrawn;
   placement_.SetHosts(hosts, &withdrawn);
   hosts_.resize(static_cast<size_t>(placement_.hosts()));
+  for (const HostSlots& each : hosts) {
+    const int host = placement_.NumberOf(each.name);
+    if (each.slots <= placement_.RoomOf(host) || hosts_[host].told_of_room) continue;
+    hosts_[host].told_of_room = true;
+    Say(absl::StrCat("host ", each.name, ": ", placement_.RoomOf(host), " of its ", each.slots,
+                     " slots are used: a host that grows has room for no more"));
+  }
   for (int host = 0; host < placement_.hosts() && begun_; ++host) {
     const bool was = host < before && was_there[host];
     const bool is = placement_.IsThere(host);
@@ -219,11 +237,8 @@ bool ElasticFront::AllGone() const {
 void ElasticFront::StartHosts() {
   if (authority_.finishing()) return;
   int room = 0;
-  const int max = args_.options.max_processes > 0
-                      ? args_.options.max_processes + args_.options.spares
-                      : kElasticProcessesMax;
   for (int host = 0; host < placement_.hosts(); ++host) {
-    if (room >= max) return;
+    if (room >= ProcessesMax(args_.options)) return;
     Host& each = hosts_[host];
     if (!placement_.IsWanted(host, now_) || now_ < each.not_before) continue;
     if (each.state == HostState::kIdle) StartHost(host);
@@ -407,10 +422,20 @@ void ElasticFront::StartProcesses() {
     placement_.OnStarted(*slot);
     authority_.OnStarted(*slot, placement_.HostOf(*slot), now_);
     processes_[*slot] = Process();
+    OpenFilesOf(*slot);
     SendToAll({MessageKind::kClear, *slot});
     const int ranks = static_cast<int>(authority_.record().slots.size());
     SendTo(*slot, {MessageKind::kStart, *slot, 0, ranks});
   }
+}
+
+// Where its output goes, that of all processes of the slot one after the other.
+void ElasticFront::OpenFilesOf(Slot slot) {
+  if (args_.options.output_dir.empty() || !has_files_.insert(slot).second) return;
+  RankStreams files;
+  const absl::Status opened = OpenOutputFiles(args_.options.output_dir, slot, &files);
+  if (!opened.ok()) return Say(absl::StrCat(opened.message(), "; its output comes here"));
+  output_->FeedToFiles(slot, std::move(files));
 }
 
 void ElasticFront::OnMessage(int host, const Message& message) {
@@ -476,8 +501,19 @@ void ElasticFront::OnRankEnded(int number, const Message& message) {
 }
 
 void ElasticFront::OnProcessEnded(Slot slot, bool well) {
-  if (processes_.erase(slot) == 0) return;
-  placement_.OnEnded(slot, !well, now_);
+  const auto it = processes_.find(slot);
+  if (it == processes_.end()) return;
+  const bool was_dismissed = it->second.kill_at != kForever;
+  const bool was_alone = it->second.membership == 0 && authority_.record().number > 0;
+  processes_.erase(it);
+  // It has done all of the work by itself, and the next one would, too.
+  const bool was_in_vain = well && was_alone && !was_dismissed && !closing_;
+  if (was_in_vain && !std::exchange(told_of_no_run_, true)) {
+    Note(absl::StrCat(Text(slot),
+                      " has ended without the others: does the program call "
+                      "elastic.run?"));
+  }
+  placement_.OnEnded(slot, !well || was_in_vain, now_);
   if (authority_.IsMember(slot) && disturbed_at_ == kForever) disturbed_at_ = now_;
   Authority::Actions actions;
   authority_.OnEnded(slot, well, now_, &actions);
@@ -602,15 +638,18 @@ void ElasticFront::EndJob(const std::string& why) {
   if (authority_.record().number == 1 && !has_regrouped_) {
     Say("none of its ranks has asked for another membership: does the program call elastic.run?");
   }
-  closing_ = true;
   SendToAll({MessageKind::kEndJob});
-  patience_ = std::min(patience_, now_ + args_.options.grace() + kSupervisorSlack);
+  BeginToClose();
 }
 
 // All of the last membership are done.
 void ElasticFront::Close() {
-  closing_ = true;
   SendToAll({MessageKind::kNoMore});
+  BeginToClose();
+}
+
+void ElasticFront::BeginToClose() {
+  closing_ = true;
   DropStartingHosts();
   patience_ = std::min(patience_, now_ + args_.options.grace() + kSupervisorSlack);
 }
@@ -630,9 +669,8 @@ void ElasticFront::OnSignals() {
   while (const int signal = NextSignal(signal_fd_.get())) {
     SendToAll({MessageKind::kSignal, -1, 0, signal});
     if (EndsJob(signal)) {
-      const Nanos grace = ending_signals_++ > 0 ? 0 : args_.options.grace();
-      patience_ = std::min(patience_, now_ + grace + kSupervisorSlack);
       OnEndingSignal(signal, "");
+      if (ending_signals_++ > 0) patience_ = std::min(patience_, now_ + kSupervisorSlack);
     }
     if (signal == SIGTSTP) kill(getpid(), SIGSTOP);
   }
@@ -644,10 +682,8 @@ void ElasticFront::OnEndingSignal(int signal, const std::string& of) {
   if (!of.empty()) {
     Note(absl::StrCat(SignalName(signal), of, "; the job ends"));
     SendToAll({MessageKind::kEndJob});
-    patience_ = std::min(patience_, now_ + args_.options.grace() + kSupervisorSlack);
   }
-  closing_ = true;
-  DropStartingHosts();
+  BeginToClose();
 }
 
 void ElasticFront::SendTo(Slot slot, const Message& message) {

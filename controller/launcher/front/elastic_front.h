@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,14 +31,15 @@ struct ElasticArgs {
   Nanos start_timeout = 60 * kSecond;  // of a host
   // The words that start the agent on a host.
   std::function<std::vector<std::string>(const std::string& host, bool is_here)> starter;
-  std::vector<HostSlots> hosts;              // at first
-  std::unique_ptr<HostDiscovery> discovery;  // null: these are all, for good
+  std::vector<HostSlots> hosts;  // at first
 };
 
-// Owner: main; its only thread. `signal_fd` as of Front.
+// Owner: main; its only thread. `signal_fd` as of Front. Without a `discovery` the hosts at first
+// are all, for good.
 class ElasticFront {
  public:
-  ElasticFront(ElasticArgs args, UniqueFd signal_fd, Output* output);
+  ElasticFront(ElasticArgs args, std::unique_ptr<HostDiscovery> discovery, UniqueFd signal_fd,
+               Output* output);
 
   // Until the job is over and everything is printed. The exit code.
   int Run();
@@ -48,10 +50,11 @@ class ElasticFront {
     HostState state = HostState::kIdle;
     std::unique_ptr<RemoteRanks> ranks;  // null while idle
     std::string meeting_address;
-    bool is_here = false;  // this host
-    Nanos since = 0;       // when it was started
-    Nanos not_before = 0;  // when it may be again: its processes may live until then
-    int unanswered = 0;    // questions
+    bool is_here = false;       // this host
+    Nanos since = 0;            // when it was started
+    Nanos not_before = 0;       // when it may be again: its processes may live until then
+    int unanswered = 0;         // questions
+    bool told_of_room = false;  // that it has fewer slots than were named
 
     bool starting() const { return state == HostState::kStarting || state == HostState::kOrdered; }
   };
@@ -80,6 +83,7 @@ class ElasticFront {
   bool HostsAreSettled() const;
 
   void StartProcesses();
+  void OpenFilesOf(Slot slot);
   void OnMessage(int host, const Message& message);
   void OnRankEnded(int host, const Message& message);
   void OnProcessEnded(Slot slot, bool well);
@@ -92,6 +96,7 @@ class ElasticFront {
   void Dismiss(Slot slot);
   void Tell(Slot slot, const wire::ToProcess& message);
   void EndJob(const std::string& why);
+  void BeginToClose();
   void Close();
   void DropStartingHosts();
 
@@ -106,7 +111,7 @@ class ElasticFront {
   int ExitCode() const;
 
   const ElasticArgs args_;
-  std::unique_ptr<HostDiscovery> discovery_;
+  const std::unique_ptr<HostDiscovery> discovery_;
   const UniqueFd signal_fd_;
   Output* const output_;
   Placement placement_;
@@ -116,10 +121,13 @@ class ElasticFront {
   bool begun_ = false;    // processes may be started
   bool closing_ = false;  // the job is over, or about to be
   bool discovery_fails_ = false;
-  bool told_of_few_ = false;    // slots, at the start
-  bool has_regrouped_ = false;  // a member has asked for another membership
+  bool told_of_few_ = false;     // slots, at the start
+  bool has_regrouped_ = false;   // a member has asked for another membership
+  std::set<Slot> has_files_;     // for its output
+  bool told_of_no_run_ = false;  // a process has ended well, and was in no membership
   const Nanos started_ = MonotonicNow();
   Nanos now_ = started_;
+  Nanos stop_at_ = DeadlineAfter(started_, args_.options.stop_after());  // when all are warned
   Nanos ask_at_ = 0;
   Nanos patience_ = kForever;      // when what does not end is killed
   Nanos disturbed_at_ = kForever;  // when the membership was first, since it began

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "controller/launcher/decide/report.h"
 #include "controller/launcher/decide/supervisor.h"
 #include "controller/launcher/front/patience.h"
 #include "controller/launcher/host/inheritance.h"
@@ -63,7 +64,7 @@ void Front::WatchJob() {
     for (const FrontHost& host : hosts_) host.ranks->AddWaits(&waits);
     output_->AddWaits(&waits);
     const Nanos deadline =
-        std::min({patience_, first_failure_.deadline(), ask_at_, output_->deadline()});
+        std::min({patience_, first_failure_.deadline(), ask_at_, stop_at_, output_->deadline()});
     if (poll(waits.data(), waits.size(), TimeoutMs(deadline)) < 0) continue;
     if (waits[0].revents != 0) OnSignals();
     for (size_t host = 0; host < hosts_.size(); ++host) {
@@ -76,6 +77,11 @@ void Front::WatchJob() {
     if (now >= ask_at_) {
       AskHosts();
       ask_at_ = now + AskEvery();
+    }
+    if (now >= stop_at_) {
+      stop_at_ = kForever;
+      Say(StopText(options_.stop_after));
+      for (const FrontHost& host : hosts_) host.ranks->Send({MessageKind::kSignal, -1, 0, SIGUSR1});
     }
     first_failure_.OnTime(now);
     SayFirstFailure();

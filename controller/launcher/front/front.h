@@ -22,6 +22,7 @@ struct FrontOptions {
   bool verbose = false;
   Nanos grace = 5 * kSecond;
   Nanos host_timeout = 30 * kSecond;  // of what looks after a host's ranks
+  Nanos stop_after = kForever;        // when the ranks are warned
 };
 
 struct FrontHost {
@@ -78,6 +79,7 @@ class Front {
   Nanos patience_ = kForever;
   Nanos ask_at_ = 0;
   const Nanos started_ = MonotonicNow();
+  Nanos stop_at_ = DeadlineAfter(started_, options_.stop_after);  // when the ranks are warned
 };
 
 }  // namespace rueda

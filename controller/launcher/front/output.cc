@@ -144,11 +144,21 @@ void Output::MakeRoomForFeeds(LaunchOptions::Prefix prefix, int ranks) {
 void Output::ExpectFeeds(std::vector<RankStreams> files) {
   files_ = std::move(files);
   for (const RankStreams& streams : files_) {
-    for (const int fd : {streams.out.get(), streams.err.get()}) {
-      file_sinks_.push_back(std::make_unique<Sink>(fd));
-      feeds_.push_back(MakeSource(0, LaunchOptions::Prefix::kNone, file_sinks_.back().get()));
-    }
+    feeds_.push_back(MakeFileSource(streams.out.get()));
+    feeds_.push_back(MakeFileSource(streams.err.get()));
   }
+}
+
+void Output::FeedToFiles(Rank rank, RankStreams files) {
+  Source* const feeds = &feeds_[static_cast<size_t>(rank) * 2];
+  feeds[0] = MakeFileSource(files.out.get());
+  feeds[1] = MakeFileSource(files.err.get());
+  files_.push_back(std::move(files));
+}
+
+Output::Source Output::MakeFileSource(int fd) {
+  file_sinks_.push_back(std::make_unique<Sink>(fd));
+  return MakeSource(0, LaunchOptions::Prefix::kNone, file_sinks_.back().get());
 }
 
 void Output::Feed(Rank rank, bool is_error, absl::string_view bytes) {

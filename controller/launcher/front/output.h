@@ -87,6 +87,8 @@ class Output {
   void ExpectFeeds(std::vector<RankStreams> files);
   // Of ranks up to that number, whose output goes to the two outputs.
   void MakeRoomForFeeds(LaunchOptions::Prefix prefix, int ranks);
+  // For a rank that there is room for: to these from now on.
+  void FeedToFiles(Rank rank, RankStreams files);
   void Feed(Rank rank, bool is_error, absl::string_view bytes);
   // Whether nobody reads standard output any more.
   bool reader_gone() const { return out_->reader_gone(); }
@@ -128,6 +130,7 @@ class Output {
   enum class Got { kSome, kNothing, kEnd };
 
   Source MakeSource(Rank rank, LaunchOptions::Prefix prefix, Sink* sink);
+  Source MakeFileSource(int fd);
   Got Read(Source& source);
   // What comes from a rank; "": nothing any more.
   void Take(Source& source, absl::string_view bytes);

@@ -62,6 +62,11 @@ absl::StatusOr<std::vector<RankStreams>> MakeStreams(const LaunchOptions& option
   return streams;
 }
 
+FrontOptions MakeFrontOptions(const LaunchOptions& options, const std::string& program) {
+  return {program,         options.ranks,          options.verbose,
+          options.grace(), options.host_timeout(), options.stop_after()};
+}
+
 int LaunchHere(const LaunchOptions& options, const HostFacts& host, Inheritance inheritance) {
   const JobHost here = {HostName(), true, {options.ranks, 0, options.ranks}};
   absl::StatusOr<HostJob> job = MakeJob(options);
@@ -97,8 +102,8 @@ int LaunchHere(const LaunchOptions& options, const HostFacts& host, Inheritance 
   }
   std::vector<FrontHost> hosts(1);
   hosts[0] = {here, *std::move(ranks)};
-  return Front({*program, options.ranks, options.verbose, options.grace(), options.host_timeout()},
-               std::move(hosts), std::move(inheritance.signals), &output)
+  return Front(MakeFrontOptions(options, *program), std::move(hosts),
+               std::move(inheritance.signals), &output)
       .Run();
 }
 
@@ -214,16 +219,15 @@ int LaunchOnHosts(const LaunchOptions& options, const HostFacts& host, const Job
                               place.share.first, " on\n"));
     }
   }
-  return Front({options.command.front(), options.ranks, options.verbose, options.grace(),
-                options.host_timeout()},
-               std::move(hosts), std::move(inheritance.signals), &output)
+  return Front(MakeFrontOptions(options, options.command.front()), std::move(hosts),
+               std::move(inheritance.signals), &output)
       .Run();
 }
 
 // Where the processes of an elastic job may run: what a script or a file says, and goes on saying,
 // or else the hosts of the options, or this one.
 absl::Status FindElasticHosts(const HostFacts& host, LaunchOptions* options, ElasticArgs* args,
-                              Starter::Kind* starter) {
+                              std::unique_ptr<HostDiscovery>* discovery, Starter::Kind* starter) {
   const bool named = !options->hosts.empty() || !options->hostfile.empty();
   std::string command = options->discovery_script;
   if (!options->hostfile.empty()) {
@@ -232,9 +236,9 @@ absl::Status FindElasticHosts(const HostFacts& host, LaunchOptions* options, Ela
   }
   if (!command.empty()) {
     const bool is_file = options->discovery_script.empty();
-    args->discovery = std::make_unique<HostDiscovery>(
+    *discovery = std::make_unique<HostDiscovery>(
         command, is_file && options->slots_per_host == 0 ? 1 : options->slots_per_host);
-    RUEDA_ASSIGN_OR_RETURN(args->hosts, args->discovery->AskNow());
+    RUEDA_ASSIGN_OR_RETURN(args->hosts, (*discovery)->AskNow());
   } else if (named) {
     args->hosts = options->hosts;
   } else {
@@ -253,7 +257,7 @@ absl::Status FindElasticHosts(const HostFacts& host, LaunchOptions* options, Ela
   if (options->ranks == 0) options->ranks = slots;
   int min = options->min_processes > 0 ? options->min_processes : options->ranks;
   if (options->max_processes > 0) min = std::min(min, options->max_processes);
-  if (args->discovery == nullptr && slots < min) {
+  if (*discovery == nullptr && slots < min) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the hosts have ", slots, slots == 1 ? " slot" : " slots", ", and the job needs ", min,
         " processes: name more hosts or slots, or lower --min-np"));
@@ -263,11 +267,13 @@ absl::Status FindElasticHosts(const HostFacts& host, LaunchOptions* options, Ela
 
 int LaunchElastic(LaunchOptions options, const HostFacts& host) {
   if (!options.output_dir.empty()) {
-    return Fail(kUsage, "option --output-dir: not yet with elastic jobs; redirect the output");
+    const absl::Status made = MakeOutputDirectory(options.output_dir);
+    if (!made.ok()) return Fail(kCannotStart, made.message());
   }
   ElasticArgs args;
+  std::unique_ptr<HostDiscovery> discovery;
   Starter::Kind starter = Starter::Kind::kSsh;
-  const absl::Status found = FindElasticHosts(host, &options, &args, &starter);
+  const absl::Status found = FindElasticHosts(host, &options, &args, &discovery, &starter);
   if (!found.ok()) return Fail(kUsage, found.message());
   if (!options.remote_shell.empty()) starter = Starter::Kind::kShell;
   absl::StatusOr<Inheritance> inheritance = TakeOver();
@@ -299,7 +305,9 @@ int LaunchElastic(LaunchOptions options, const HostFacts& host) {
                     : StarterWords(starter, name, agent);
   };
   args.options = std::move(options);
-  return ElasticFront(std::move(args), std::move(inheritance->signals), &output).Run();
+  return ElasticFront(std::move(args), std::move(discovery), std::move(inheritance->signals),
+                      &output)
+      .Run();
 }
 
 absl::Status ApplyFile(const std::string& path, LaunchOptions* options) {

@@ -186,15 +186,24 @@ absl::StatusOr<std::vector<RankStreams>> OpenInputs(int ranks, int standard_inpu
   return streams;
 }
 
-absl::Status OpenOutputFiles(const std::string& directory, std::vector<RankStreams>* streams) {
+absl::Status MakeOutputDirectory(const std::string& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  if (error) return ErrnoStatus(error.value(), absl::StrCat("making ", directory));
+  return error ? ErrnoStatus(error.value(), absl::StrCat("making ", directory)) : absl::OkStatus();
+}
+
+absl::Status OpenOutputFiles(const std::string& directory, Rank rank, RankStreams* streams) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_APPEND;
+  const std::string path = absl::StrCat(directory, "/rank.", rank);
+  RUEDA_ASSIGN_OR_RETURN(streams->out, OpenFile(path + ".out", kFlags));
+  RUEDA_ASSIGN_OR_RETURN(streams->err, OpenFile(path + ".err", kFlags));
+  return absl::OkStatus();
+}
+
+absl::Status OpenOutputFiles(const std::string& directory, std::vector<RankStreams>* streams) {
+  RUEDA_RETURN_IF_ERROR(MakeOutputDirectory(directory));
   for (size_t rank = 0; rank < streams->size(); ++rank) {
-    const std::string path = absl::StrCat(directory, "/rank.", rank);
-    RUEDA_ASSIGN_OR_RETURN((*streams)[rank].out, OpenFile(path + ".out", kFlags));
-    RUEDA_ASSIGN_OR_RETURN((*streams)[rank].err, OpenFile(path + ".err", kFlags));
+    RUEDA_RETURN_IF_ERROR(OpenOutputFiles(directory, static_cast<Rank>(rank), &(*streams)[rank]));
   }
   return absl::OkStatus();
 }

@@ -61,7 +61,9 @@ struct RankStreams {
 // its foreground may read; the others' is /dev/null. No outputs yet.
 absl::StatusOr<std::vector<RankStreams>> OpenInputs(int ranks, int standard_input);
 
-// Opens <directory>/rank.R.out and .err for each rank, empty; makes the directory where needed.
+absl::Status MakeOutputDirectory(const std::string& directory);
+// Opens <directory>/rank.R.out and .err of a rank, empty; or of each, and makes the directory.
+absl::Status OpenOutputFiles(const std::string& directory, Rank rank, RankStreams* streams);
 absl::Status OpenOutputFiles(const std::string& directory, std::vector<RankStreams>* streams);
 
 }  // namespace rueda

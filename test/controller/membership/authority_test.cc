@@ -226,6 +226,47 @@ TEST(Authority, WhoIsTakenForLostAndAsksStays) {
   EXPECT_THAT(job.record().slots, ElementsAre(0, 1, 2));
 }
 
+// Each takes the other for lost, and the launcher reaches both.
+TEST(Authority, AHostThatAnotherDoesNotReachIsRemoved) {
+  Job job({2, 8});
+  job.Begin(6);
+  const auto ask = [&](uint64_t membership, uint64_t commits) {
+    for (const Slot slot : {0, 1}) job.Ask(slot, membership, commits);
+    for (const Slot slot : {2, 3}) job.Ask(slot, membership, commits, 4);
+    for (const Slot slot : {4, 5}) job.Ask(slot, membership, commits, 2);
+  };
+  ask(1, 0);
+  EXPECT_THAT(job.Done(), ElementsAre("commit"));
+  ask(2, 1);  // they have come on
+  EXPECT_THAT(job.Done(), ElementsAre("commit"));
+  ask(3, 1);
+  EXPECT_THAT(job.Done(), ElementsAre("remove 4", "remove 5"));
+  job.End(4);
+  EXPECT_THAT(job.Done(), ElementsAre());
+  job.End(5);
+  EXPECT_THAT(job.Done(), ElementsAre("commit"));
+  EXPECT_THAT(job.record().slots, ElementsAre(0, 1, 2, 3));
+}
+
+TEST(Authority, AHostThatDoesNotReachTheFirstMemberIsRemoved) {
+  Job job({2, 8});
+  job.Begin(4);
+  for (const uint64_t membership : {1, 2}) {
+    for (const Slot slot : {0, 1}) job.Ask(slot, membership);
+    for (const Slot slot : {2, 3}) job.Ask(slot, membership, 0, 0);
+  }
+  EXPECT_THAT(job.Done(), ElementsAre("commit", "remove 2", "remove 3"));
+}
+
+TEST(Authority, MembershipsThatFailForAnotherReasonGoOn) {
+  Job job({2, 8});
+  job.Begin(4);
+  for (uint64_t membership = 1; membership < 9; ++membership) {
+    for (const Slot slot : {0, 1, 2, 3}) job.Ask(slot, membership);
+  }
+  EXPECT_THAT(job.Done(), testing::Each("commit"));
+}
+
 TEST(Authority, WhoIsWithdrawnLeavesInOrder) {
   Job job;
   job.Begin(3);
@@ -419,6 +460,7 @@ class World {
     }
     now_ = next;
     NoticeTheStopped();
+    NoticeTheCut();
     Authority::Actions actions;
     if (now_ >= authority_.deadline()) authority_.OnTime(now_, &actions);
     std::vector<Slot> asking;
@@ -451,6 +493,7 @@ class World {
       authority_.OnWithdrawn(pick->first, now_, &actions);
       return Do(actions);
     }
+    if (Chance(2)) cut_ = cut_ < 0 ? static_cast<int>(random_() % 4) : -1;
     if (Chance(20)) {
       const Slot slot = static_cast<Slot>(random_() % static_cast<uint64_t>(options_.max));
       if (!processes_.contains(slot)) Start(slot);
@@ -462,6 +505,19 @@ class World {
         for (auto& [slot, process] : processes_) {
           if (process.membership > 0 && !process.waits) Notice(&process);
         }
+      }
+    }
+  }
+
+  bool IsCut(Slot slot) const { return cut_ >= 0 && (slot / 2 == cut_ || slot / 2 == cut_ + 1); }
+  // The hosts `cut_` and the next one don't reach each other.
+  void NoticeTheCut() {
+    for (auto& [slot, process] : processes_) {
+      if (!IsCut(slot) || process.waits || process.stopped()) continue;
+      for (const Slot other : slots_) {
+        if (!IsCut(other) || other / 2 == slot / 2 || process.membership != number_) continue;
+        process.blames = other;
+        Notice(&process);
       }
     }
   }
@@ -492,7 +548,8 @@ class World {
           break;
         case Kind::kRemove:
           EXPECT_TRUE(processes_.contains(action.slot));
-          EXPECT_FALSE(processes_[action.slot].waits) << "it has asked";
+          EXPECT_EQ(processes_[action.slot].waits, action.text.starts_with("in 2 memberships"))
+              << "it has asked, and can't be reached";
           Die(action.slot);
           break;
         case Kind::kEndJob:
@@ -549,6 +606,7 @@ class World {
   std::vector<Slot> slots_;
   bool change_due_ = false;
   bool calm_ = false;
+  int cut_ = -1;  // a host; -1: all reach each other
 };
 
 TEST(Authority, SeededWorlds) {

@@ -13,6 +13,7 @@
 
 #include "controller/bus/link.h"
 #include "controller/bus/socket.h"
+#include "controller/protocol/lost.h"
 #include "test/ops/backend/memory_store.h"
 
 namespace rueda {
@@ -139,6 +140,7 @@ TEST_F(LaneConnectorTest, WhoDoesNotComeIsNamed) {
     const absl::Status status = Connect(member, self, timeout).status();
     EXPECT_EQ(absl::IsUnavailable(status), self == 0) << status;
     EXPECT_EQ(absl::IsDeadlineExceeded(status), self == 1) << status;
+    EXPECT_EQ(LostRank(status), self == 0 ? 1 : 8);
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr(self == 0 ? "rank 1 was lost" : "rank 8 did not connect to rank 1"));
   });

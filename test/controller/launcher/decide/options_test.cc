@@ -189,6 +189,8 @@ TEST(Options, AreRefusedWithTheReason) {
        "option --host-timeout 1: expected a number of seconds from 2 to 86400"},
       {{"--host-timeout=inf", "p"},
        "option --host-timeout inf: expected a number of seconds from 2 to 86400"},
+      {{"--stop-after", "0", "p"},
+       "option --stop-after 0: expected a number of seconds from 1 to 1e+07"},
       {{"--fusion-threshold-mb", "-1", "p"},
        "option --fusion-threshold-mb -1: expected a number of MiB from 0 to 1e+06"},
       {{"--fusion-threshold-mb", "nan", "p"},
@@ -261,7 +263,7 @@ TEST(ElasticOptions, AreAllRead) {
 TEST(ElasticOptions, HaveHorovodsSpellingsToo) {
   EXPECT_EQ(Parsed({"--min-num-proc", "3", "p"}).min_processes, 3);
   EXPECT_EQ(Parsed({"--max-num-proc", "3", "p"}).max_processes, 3);
-  EXPECT_EQ(Parsed({"--slots-per-host", "3", "p"}).slots_per_host, 3);
+  EXPECT_EQ(Parsed({"--spares", "0", "--slots-per-host", "3", "p"}).slots_per_host, 3);
 }
 
 TEST(ElasticOptions, MakeAJobElasticWhenTheySayWhoIsInIt) {
@@ -271,19 +273,33 @@ TEST(ElasticOptions, MakeAJobElasticWhenTheySayWhoIsInIt) {
         Words{"--host-discovery-script", "s", "p"}}) {
     EXPECT_TRUE(Parsed(words).elastic) << words[0];
   }
+  // One of a file changes nothing of another job.
+  LaunchOptions of_file;
+  ASSERT_TRUE(ApplyOptions(Words({"--elastic-timeout=1", "--slots=2"}), &of_file).ok());
+  const absl::StatusOr<LaunchOptions> both = ParseOptions(Words({"-np", "2", "p"}), of_file);
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_FALSE(both->elastic);
+}
+
+TEST(ElasticOptions, ThatDoNotMakeAJobElasticAreRefusedWithoutOneThatDoes) {
   for (const Words& words :
        {Words{"--slots", "1", "p"}, Words{"--elastic-timeout", "1", "p"},
         Words{"--regroup-timeout", "1", "p"}, Words{"--reset-limit", "1", "p"},
         Words{"--blacklist-cooldown-range", "1", "2", "p"}, Words{"--blacklist", "slot", "p"}}) {
-    EXPECT_FALSE(Parsed(words).elastic) << words[0] << " changes nothing of another job";
+    EXPECT_EQ(ParseOptions(words).status().message(),
+              "option " + words[0] + " is for elastic jobs: add --min-np N, or leave it out");
+    Words more = {"--min-np", "1"};
+    more.insert(more.end(), words.begin(), words.end());
+    EXPECT_TRUE(Parsed(more).elastic) << words[0];
   }
 }
 
 TEST(ElasticOptions, TakeARangeInTwoWords) {
-  for (const Words& words : {Words{"--blacklist-cooldown-range", "0", "2.5", "p"},
-                             Words{"--blacklist-cooldown-range=0", "2.5", "p"},
-                             Words{"--blacklist-cooldown-range=0 2.5", "--verbose", "p"},
-                             Words{"-blacklist-cooldown-range", "0", "2.5", "--", "p"}}) {
+  for (const Words& words :
+       {Words{"--blacklist-cooldown-range", "0", "2.5", "--spares", "0", "p"},
+        Words{"--blacklist-cooldown-range=0", "2.5", "--spares", "0", "p"},
+        Words{"--blacklist-cooldown-range=0 2.5", "--spares", "0", "p"},
+        Words{"-min-np", "1", "-blacklist-cooldown-range", "0", "2.5", "--", "p"}}) {
     const LaunchOptions options = Parsed(words);
     EXPECT_EQ(options.cooldown_seconds_min, 0) << words[0];
     EXPECT_EQ(options.cooldown_seconds_max, 2.5) << words[0];
@@ -297,12 +313,13 @@ TEST(ElasticOptions, TakeARangeInTwoWords) {
 
 TEST(ElasticOptions, MaySayThatThereIsNothing) {
   EXPECT_EQ(Parsed({"--spares", "0", "p"}).spares, 0);
-  EXPECT_EQ(Parsed({"--reset-limit", "0", "p"}).reset_limit, 0);
-  EXPECT_EQ(Parsed({"--elastic-timeout", "0", "p"}).elastic_timeout_seconds, 0);
+  EXPECT_EQ(Parsed({"--spares", "0", "--reset-limit", "0", "p"}).reset_limit, 0);
+  EXPECT_EQ(Parsed({"--spares", "0", "--elastic-timeout", "0", "p"}).elastic_timeout_seconds, 0);
   EXPECT_EQ(Parsed({"--min-np", "2", "--max-np", "2", "p"}).max_processes, 2);
   LaunchOptions host;
   host.blacklist_hosts = true;  // a file's
-  EXPECT_FALSE(ParseOptions(Words({"--blacklist", "slot", "p"}), host)->blacklist_hosts);
+  EXPECT_FALSE(
+      ParseOptions(Words({"--spares", "0", "--blacklist", "slot", "p"}), host)->blacklist_hosts);
 }
 
 TEST(ElasticOptions, AreRefusedWithTheReason) {
@@ -391,6 +408,7 @@ TEST(Options, AreAllInTheHelp) {
                              "--bind-to",
                              "--grace-seconds",
                              "--start-timeout",
+                             "--stop-after",
                              "--fusion-threshold-mb",
                              "--timeline-filename",
                              "--log-level",
@@ -430,7 +448,9 @@ TEST(Options, AreAllInTheHelp) {
 }
 
 TEST(ElasticOptions, TakeARangeInOneWordBeforeTheProgram) {
-  EXPECT_EQ(Parsed({"--blacklist-cooldown-range=5 30", "prog"}).cooldown_seconds_max, 30);
+  EXPECT_EQ(
+      Parsed({"--spares", "0", "--blacklist-cooldown-range=5 30", "prog"}).cooldown_seconds_max,
+      30);
 }
 
 }  // namespace
