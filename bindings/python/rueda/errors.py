@@ -148,6 +148,11 @@ class DismissedError(RuedaError):
     or the job is over. `elastic.run` ends the process with status 0 then."""
 
 
+class LostStateError(RuedaError):
+    """What only a lost rank of an elastic job had (`rueda.elastic.Sharded`, `Own`) is lost with the
+    copy that its partner kept. Raised on all ranks."""
+
+
 class UnsupportedError(RuedaError, NotImplementedError):
     """There is no such thing here, or not for this device or type."""
 

@@ -33,11 +33,14 @@ from rueda import errors
 from rueda.core import _collectives, _context, _objects
 from rueda.core import _library as c
 from rueda.core._horovod import HorovodInternalError
+from rueda.core._own_state import Own, OwnState, Sharded
 
 __all__ = [
     "HorovodInternalError",
     "HostsUpdatedInterrupt",
     "ObjectState",
+    "Own",
+    "Sharded",
     "State",
     "run",
     "source",
@@ -135,6 +138,11 @@ class State:
             self.before_change()
             raise HostsUpdatedInterrupt(skip_sync=change == c.RANKS_REMOVED)
 
+    def _has_own(self) -> bool:
+        """Whether it has something that only one rank has: then it is synced whenever the job's
+        ranks have changed."""
+        return False
+
     def before_change(self) -> None:
         """Collective: the last that ranks do together of which some are about to leave."""
 
@@ -154,8 +162,11 @@ class State:
 class Kind:
     """How values of some type are kept. Its functions get the value."""
 
-    def gather(self, value: Any) -> None:
-        """Collective: what only this rank knows of it, all do then."""
+    #: Whether it must be synced when ranks only left.
+    is_own = False
+
+    def gather(self, value: Any, name: str) -> None:
+        """Collective: what only this rank knows of it, others do then."""
 
     def keep(self, value: Any) -> Any:
         """A copy, not collective, that later changes of the value don't change."""
@@ -171,6 +182,25 @@ class Kind:
 
     def reset(self, value: Any) -> None:
         """The job's ranks have changed."""
+
+
+class _Own(Kind):
+    is_own = True
+
+    def gather(self, value: Any, name: str) -> None:
+        value.exchange(name)
+
+    def keep(self, value: Any) -> Any:
+        return value.keep()
+
+    def load(self, value: Any, kept: Any) -> None:
+        value.load(kept)
+
+    def sync(self, value: Any, root: int, name: str) -> None:
+        value.sync(root, name)
+
+
+_OWN = _Own()
 
 
 class _Kept(NamedTuple):
@@ -224,7 +254,7 @@ class ObjectState(State):
 
     def _kind_of(self, value: Any) -> Kind | None:
         """None: it is an object, which is copied and pickled."""
-        return None
+        return _OWN if isinstance(value, OwnState) else None
 
     def _of_kinds(self) -> Iterator[tuple[str, Any, Kind]]:
         for name in self._names:
@@ -246,14 +276,16 @@ class ObjectState(State):
         return kept
 
     def before_change(self) -> None:
-        """What only this rank knows, all do then."""
-        for _, value, kind in self._of_kinds():
-            kind.gather(value)
+        """What only this rank knows, others do then."""
+        for name, value, kind in self._of_kinds():
+            kind.gather(value, f"rueda.elastic.{name}")
+
+    def _has_own(self) -> bool:
+        return any(kind.is_own for _, _, kind in self._of_kinds())
 
     def save(self) -> None:
         """Keeps a copy of all attributes. Collective. If it fails, the copy before remains."""
-        for _, value, kind in self._of_kinds():
-            kind.gather(value)
+        self.before_change()
         self._kept = self._copies()
 
     def restore(self) -> None:
@@ -293,6 +325,7 @@ Around = Callable[[], contextlib.AbstractContextManager[Any]]
 
 # Another membership would have them again.
 _PERMANENT = (
+    errors.LostStateError,
     errors.MismatchError,
     errors.NotInitializedError,
     errors.RemoteError,
@@ -353,7 +386,7 @@ def run_with(func: Callable[..., Any], around: Around) -> Callable[..., Any]:
                 with around():
                     if not is_first:
                         state.on_reset()
-                    if is_first or _sync_is_wanted(wants_sync):
+                    if is_first or _sync_is_wanted(wants_sync or state._has_own()):
                         _sync(state)
                     return func(state, *args, **kwargs)
             except HostsUpdatedInterrupt as change:

@@ -27,6 +27,8 @@ from rueda.core.elastic import (
     HostsUpdatedInterrupt,
     Kind,
     ObjectState,
+    Own,
+    Sharded,
     State,
     run_with,
 )
@@ -37,6 +39,8 @@ __all__ = [
     "HorovodInternalError",
     "HostsUpdatedInterrupt",
     "ObjectState",
+    "Own",
+    "Sharded",
     "State",
     "TensorFlowKerasState",
     "TensorFlowState",
@@ -115,7 +119,7 @@ class TensorFlowState(ObjectState):
         super().__init__(variables=variables, **kwargs)
 
     def _kind_of(self, value: Any) -> Kind | None:
-        return _kind_of(value)
+        return _kind_of(value) or super()._kind_of(value)
 
 
 class TensorFlowKerasState(ObjectState):
@@ -146,4 +150,4 @@ class TensorFlowKerasState(ObjectState):
         super().__init__(model=model, optimizer=optimizer, **kwargs)
 
     def _kind_of(self, value: Any) -> Kind | None:
-        return _kind_of(value)
+        return _kind_of(value) or super()._kind_of(value)

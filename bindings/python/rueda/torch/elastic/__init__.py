@@ -17,6 +17,8 @@ from rueda.core.elastic import (
     HorovodInternalError,
     HostsUpdatedInterrupt,
     ObjectState,
+    Own,
+    Sharded,
     State,
     run,
 )
@@ -28,6 +30,8 @@ __all__ = [
     "HorovodInternalError",
     "HostsUpdatedInterrupt",
     "ObjectState",
+    "Own",
+    "Sharded",
     "State",
     "TorchState",
     "run",

@@ -46,7 +46,7 @@ class _Optimizer(Kind):
 
 
 class _Sampler(Kind):
-    def gather(self, value: Any) -> None:
+    def gather(self, value: Any, name: str) -> None:
         value.merge()
 
     def keep(self, value: Any) -> Any:
@@ -106,5 +106,8 @@ class TorchState(ObjectState):
         for cls, kind in _KINDS:
             if isinstance(value, cls):
                 return kind
+        own = super()._kind_of(value)
+        if own is not None:
+            return own
         is_stateful = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
         return _STATEFUL if is_stateful and not isinstance(value, type) else None

@@ -1,0 +1,401 @@
+"""State that one rank has alone: `Sharded` and `Own`. A partner keeps a copy of it.
+
+Each exchange gives the contents of all ranks a number, under which a rank keeps its own and those
+that it is the partner of. It ends with a barrier: once any rank has come behind that, all have
+kept that number. So all can go back to what any of them may go back to: to the one before, until
+the next exchange is over.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import sys
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from rueda import errors
+from rueda.core import _collectives, _context, _objects
+from rueda.core import _library as c
+from rueda.core._operations import Operation, Output
+from rueda.core._process_sets import global_process_set
+
+_Bytes = Any  # a one-dimensional array of uint8
+
+
+class _Version(NamedTuple):
+    rank: int  # this rank's of then
+    size: int
+    parts: dict[int, _Bytes]  # by the rank whose they are
+    sums: dict[int, int]  # their checksums
+
+    def intact(self) -> list[int]:
+        """The ranks whose parts are as they were kept."""
+        return [rank for rank, part in self.parts.items() if zlib.crc32(part) == self.sums[rank]]
+
+
+class _Brings(NamedTuple):
+    """What a rank tells the others before an exchange."""
+
+    nbytes: int | None  # None: it failed
+    why: str
+    is_memory: bool
+    checksum: int
+    host: str
+    newest: int
+
+
+def partners(hosts: Sequence[str], redundancy: str) -> list[int | None]:
+    """Of each rank the one that keeps its copy: another of its host, or with "host" one of the
+    next host, where there is one. None: it is the only rank.
+
+    Args:
+        hosts: by rank, the name of its host.
+    """
+    ranks_of: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        ranks_of.setdefault(host, []).append(rank)
+    order = list(ranks_of)
+    found: list[int | None] = []
+    for rank, host in enumerate(hosts):
+        own = ranks_of[host]
+        at = own.index(rank)
+        if len(order) > 1 and (redundancy == "host" or len(own) == 1):
+            others = ranks_of[order[(order.index(host) + 1) % len(order)]]
+            found.append(others[at % len(others)])
+        else:
+            found.append(own[(at + 1) % len(own)] if len(own) > 1 else None)
+    return found
+
+
+class OwnState:
+    """What `Sharded` and `Own` have in common."""
+
+    def __init__(self, redundancy: str) -> None:
+        if redundancy not in ("rank", "host"):
+            raise ValueError(f"redundancy is {redundancy!r}; there are 'rank' and 'host'")
+        self._redundancy = redundancy
+        self._versions: dict[int, _Version] = {}
+        self._current = 0  # the number of what the contents are, or come from
+        self._kept = 0  # what restore() goes back to
+        self._newest = 0
+
+    # ---- of those who derive from it ----
+
+    def _pack(self) -> _Bytes:
+        """A copy of the contents."""
+        raise NotImplementedError
+
+    def _unpack(self, part: _Bytes, rank: int, size: int) -> None:
+        """Lets them be what _pack has returned on that rank of so many."""
+        raise NotImplementedError
+
+    def _take(self, version: _Version | None, size: int, holders: list[int], name: str) -> None:
+        """Collective: shares out anew what `size` ranks had of which `holders` have the parts.
+        `version`: what this rank has of it; None: it is new."""
+        raise NotImplementedError
+
+    # ---- for elastic.State ----
+
+    def exchange(self, name: str) -> None:
+        """Collective: keeps the contents, here and with the partner.
+
+        Raises:
+            MemoryError: some rank has too little memory; what was kept before remains.
+            RemoteError: another rank's contents can't be packed; that one raises why.
+        """
+        import numpy as np
+
+        part: _Bytes = np.empty(0, np.uint8)
+        failure: Exception | None = None
+        try:
+            part = self._pack()
+        except Exception as error:  # of the program's own objects, too
+            failure = error
+        brings = _objects.allgather_object(
+            _Brings(
+                None if failure else part.nbytes,
+                f"{type(failure).__name__}: {failure}",
+                isinstance(failure, MemoryError),
+                zlib.crc32(part),
+                os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname(),
+                self._newest,
+            ),
+            f"{name}.sizes",
+        )
+        if failure is not None and not isinstance(failure, MemoryError):
+            raise failure
+        for rank, each in enumerate(brings):
+            if each.nbytes is None:
+                text = f"elastic state {name}: rank {rank} can't keep its part: {each.why}"
+                raise MemoryError(text) if each.is_memory else errors.RemoteError(text)
+        partner_of = partners([each.host for each in brings], self._redundancy)
+        self._newest = max(each.newest for each in brings) + 1
+        rank = _context.rank()
+        parts = {rank: part}
+        if len(brings) > 1:
+            splits = [part.nbytes if r == partner_of[rank] else 0 for r in range(len(brings))]
+            received: _Bytes = _collectives.alltoall(part, splits, f"{name}.parts")[0]
+            begin = 0
+            for other, each in enumerate(brings):
+                if partner_of[other] == rank:
+                    assert each.nbytes is not None
+                    parts[other] = received[begin : begin + each.nbytes]
+                    begin += each.nbytes
+        self._versions[self._newest] = _Version(
+            rank, len(brings), parts, {r: brings[r].checksum for r in parts}
+        )
+        Operation(c.BARRIER, Output.NONE, f"{name}.kept", global_process_set).execute(None)
+        self._current = self._newest
+
+    def keep(self) -> int:
+        """The number of the contents. Those before the last one that it has returned go."""
+        if self._current not in self._versions:  # nobody has asked the others yet
+            part, rank = self._pack(), _context.rank()
+            self._versions[self._current] = _Version(
+                rank, _context.size(), {rank: part}, {rank: zlib.crc32(part)}
+            )
+        self._versions = {n: v for n, v in self._versions.items() if n >= self._kept}
+        self._kept = self._current
+        return self._kept
+
+    def load(self, number: int) -> None:
+        """Goes back to what was kept."""
+        version = self._versions[number]
+        self._unpack(version.parts[version.rank], version.rank, version.size)
+        self._current = number
+
+    def sync(self, root: int, name: str) -> None:
+        """Collective: shares out what all ranks of then had when the root's contents were kept.
+
+        Raises:
+            LostStateError: of some rank of then, on all ranks.
+        """
+        number = _objects.broadcast_object(self._current, root, f"{name}.number")
+        membership = _context.membership_info()
+        is_new = 0 < membership.survivors <= _context.rank()
+        version = None if is_new else self._versions.get(number)
+        offers = _objects.allgather_object(
+            None if version is None else (version.rank, version.size, version.intact()),
+            f"{name}.holders",
+        )
+        size = next(offer[1] for offer in offers if offer is not None)
+        holders = [
+            next(
+                (r for own in (True, False) for r, o in enumerate(offers) if _has(o, part, own)), -1
+            )
+            for part in range(size)
+        ]
+        lost = [str(part) for part, holder in enumerate(holders) if holder < 0]
+        if lost:
+            raise errors.LostStateError(
+                f"elastic state {name}: the part of former rank {', '.join(lost)} of {size} is "
+                "lost or damaged, and so is its partner's copy: begin again from a checkpoint",
+                errors.Status.DATA_LOSS,
+            )
+        if version is not None and self._current != number:
+            self.load(number)
+        self._take(version, size, holders, name)
+        self.exchange(name)
+
+
+def _has(offer: tuple[int, int, list[int]] | None, part: int, as_its_own: bool) -> bool:
+    return offer is not None and part in offer[2] and (offer[0] == part) is as_its_own
+
+
+def _range(total: int, rank: int, size: int) -> tuple[int, int]:
+    return total * rank // size, total * (rank + 1) // size
+
+
+def _is_torchs(value: Any) -> bool:
+    return type(value).__module__.split(".")[0] == "torch"
+
+
+def _raw(array: Any) -> _Bytes:
+    """Its bytes; of a tensor on a device a copy of them."""
+    import numpy as np
+
+    if _is_torchs(array):
+        torch = sys.modules["torch"]
+        array = array.detach().cpu().view(torch.uint8).numpy()
+    return array.view(np.uint8)
+
+
+class Sharded(OwnState):
+    """An array that the ranks share out. Each has one part of it, which no other rank has:
+    elements `begin` to `end`.
+
+        moments = rueda.elastic.Sharded(1_000_000, np.float32)
+        state = rueda.elastic.ObjectState(weights=weights, moments=moments)
+        moments.local[:] = 0.9 * moments.local + gradient[moments.begin : moments.end]
+
+    A commit copies the part to a partner, by shared memory on one host. When ranks were lost or
+    have come, the array of the last commit is shared out anew: `local` is another array then, and
+    `begin` and `end` have changed. The part of a lost rank comes from its partner. If both were
+    lost, all ranks raise a LostStateError.
+
+    A rank keeps its part and the one of whose rank it is the partner, for two commits: four times
+    its size.
+
+    Args:
+        total: elements of the whole.
+        dtype: of NumPy or of torch, as `local` will be. Its elements are 0 at first.
+        device: of a torch tensor.
+        redundancy: who the partner is. "rank": another rank of the same host, where there is one.
+            "host": a rank of another host, so that a host may be lost; the part then crosses the
+            network with each commit.
+    """
+
+    def __init__(
+        self, total: int, dtype: Any = "float32", *, device: Any = None, redundancy: str = "rank"
+    ) -> None:
+        super().__init__(redundancy)
+        if total < 0:
+            raise ValueError(f"total is {total}; it is a number of elements")
+        self.total = total
+        self._dtype = dtype
+        self._device = device
+        #: The first element of this rank's part.
+        self.begin = 0
+        #: The one behind its last.
+        self.end = 0
+        #: This rank's part: one-dimensional. It may be written to, or replaced by another of the
+        #: same size and type.
+        self.local: Any = None
+        self._place(_context.rank(), _context.size())
+
+    def __repr__(self) -> str:
+        return f"Sharded({self.begin} to {self.end} of {self.total}, {self._dtype})"
+
+    def _zeros(self, count: int) -> Any:
+        if _is_torchs(self._dtype):
+            return sys.modules["torch"].zeros(count, dtype=self._dtype, device=self._device)
+        import numpy as np
+
+        return np.zeros(count, self._dtype)
+
+    def _place(self, rank: int, size: int) -> None:
+        self.begin, self.end = _range(self.total, rank, size)
+        self.local = self._zeros(self.end - self.begin)
+
+    def _pack(self) -> _Bytes:
+        import numpy as np
+
+        fresh = self._zeros(0)
+        if self.local.dtype != fresh.dtype or tuple(self.local.shape) != (self.end - self.begin,):
+            raise ValueError(
+                f"{self!r}: local has become {tuple(self.local.shape)} of {self.local.dtype}: it "
+                f"has {self.end - self.begin} elements of {fresh.dtype}"
+            )
+        contiguous = (
+            self.local.contiguous() if _is_torchs(fresh) else np.ascontiguousarray(self.local)
+        )
+        return _raw(contiguous).copy()
+
+    def _unpack(self, part: _Bytes, rank: int, size: int) -> None:
+        begin, end = _range(self.total, rank, size)
+        if (begin, end) != (self.begin, self.end) or len(self.local) != end - begin:
+            self.begin, self.end = begin, end
+            self.local = self._zeros(end - begin)
+        self._write(part)
+
+    def _write(self, part: _Bytes) -> None:
+        if _is_torchs(self.local):
+            torch = sys.modules["torch"]
+            with torch.no_grad():
+                self.local.copy_(torch.from_numpy(part).view(self._dtype))
+        else:
+            self.local[...] = part.view(self.local.dtype)
+
+    def _take(self, version: _Version | None, size: int, holders: list[int], name: str) -> None:
+        import numpy as np
+
+        rank, ranks = _context.rank(), _context.size()
+        if size == ranks and holders == list(range(ranks)):
+            return
+        itemsize = _raw(self._zeros(1)).nbytes
+        parts = {} if version is None else version.parts
+        pieces, splits = [], []
+        for to in range(ranks):
+            mine = [
+                parts[part][
+                    (begin - _range(self.total, part, size)[0]) * itemsize : (
+                        end - _range(self.total, part, size)[0]
+                    )
+                    * itemsize
+                ]
+                for part, begin, end in self._overlaps(to, ranks, size)
+                if holders[part] == rank
+            ]
+            pieces += mine
+            splits.append(sum(piece.nbytes for piece in mine))
+        sent = np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
+        received: _Bytes = _collectives.alltoall(sent, splits, f"{name}.shares")[0]
+        self._place(rank, ranks)
+        whole = np.empty((self.end - self.begin) * itemsize, np.uint8)
+        at = 0
+        for of in range(ranks):
+            for part, begin, end in self._overlaps(rank, ranks, size):
+                if holders[part] != of:
+                    continue
+                count = (end - begin) * itemsize
+                to = (begin - self.begin) * itemsize
+                whole[to : to + count] = received[at : at + count]
+                at += count
+        self._write(whole)
+
+    def _overlaps(self, rank: int, ranks: int, parts: int) -> list[tuple[int, int, int]]:
+        """Which parts of the old ones the new one has something of, and from where to where."""
+        begin, end = _range(self.total, rank, ranks)
+        found = []
+        for part in range(parts):
+            first, last = _range(self.total, part, parts)
+            if max(begin, first) < min(end, last):
+                found.append((part, max(begin, first), min(end, last)))
+        return found
+
+
+class Own(OwnState):
+    """An object that only this rank has, such as the place of its data loader.
+
+        place = rueda.elastic.Own({"file": 0, "line": 0})
+        state = hvd.elastic.TorchState(model, optimizer, place=place)
+        place.value["line"] += 1
+
+    A commit copies it to a partner. After a loss it is as in the last commit; what a lost rank had
+    is in `inherited` of one of the others.
+
+    Args:
+        value: it can be pickled.
+        redundancy: as of `Sharded`.
+    """
+
+    def __init__(self, value: Any, *, redundancy: str = "rank") -> None:
+        super().__init__(redundancy)
+        #: The object. It may be changed, or replaced.
+        self.value = value
+        #: Those of ranks that are gone, which this rank has got. The program takes them over, and
+        #: clears the list.
+        self.inherited: list[Any] = []
+
+    def __repr__(self) -> str:
+        return f"Own({self.value!r}, {len(self.inherited)} inherited)"
+
+    def _pack(self) -> _Bytes:
+        import numpy as np
+
+        data = pickle.dumps((self.value, self.inherited), pickle.HIGHEST_PROTOCOL)
+        return np.frombuffer(data, np.uint8)
+
+    def _unpack(self, part: _Bytes, rank: int, size: int) -> None:
+        self.value, self.inherited = pickle.loads(part)
+
+    def _take(self, version: _Version | None, size: int, holders: list[int], name: str) -> None:
+        if version is None:
+            return
+        for part, holder in enumerate(holders):
+            if holder == _context.rank() and part != version.rank:
+                value, inherited = pickle.loads(version.parts[part])
+                self.inherited += [value, *inherited]

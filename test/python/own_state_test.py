@@ -1,0 +1,362 @@
+"""State that one rank has alone (rueda.elastic.Sharded, Own): shared out anew among threads, and in
+real jobs whose processes die.
+
+A membership of threads is a world of its own: what its ranks kept is given to those of the next.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import re
+import signal
+import time
+
+import numpy as np
+import pytest
+from elastic_jobs_test import HANG_S, jobs_in
+
+import rueda
+from rueda import elastic, errors
+from rueda.core import _context, _own_state
+
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="torch is not installed"
+)
+
+TOTAL = 1003
+
+
+@pytest.fixture
+def world():
+    rueda.init()
+    yield
+    rueda.shutdown()
+
+
+@pytest.fixture
+def start(tmp_path):
+    yield from jobs_in(lambda: tmp_path)
+
+
+def begin(on_threads, ranks, redundancy="rank", dtype=np.float32):
+    """What each of so many ranks has kept: the numbers from 1 on, and its rank as its own."""
+
+    def body():
+        shard = elastic.Sharded(TOTAL, dtype, redundancy=redundancy)
+        shard.local[:] = np.arange(shard.begin + 1, shard.end + 1)
+        own = elastic.Own(f"rank {rueda.rank()}", redundancy=redundancy)
+        shard.exchange("shard")
+        own.exchange("own")
+        shard.keep()
+        own.keep()
+        shard.local[:] = -1  # since then
+        own.value = "?"
+        return shard, own
+
+    return on_threads(ranks, body)
+
+
+def go_on(on_threads, monkeypatch, kept, newcomers):
+    """The next membership: of those in `kept`, in their order, and so many others."""
+    survivors = len(kept)
+    ranks = survivors + newcomers
+    monkeypatch.setattr(
+        _context, "membership_info", lambda: _context.Membership(2, 0, ranks, survivors, 0)
+    )
+
+    def body():
+        if rueda.rank() < survivors:
+            shard, own = kept[rueda.rank()]
+            shard.load(shard._kept)
+            own.load(own._kept)
+        else:
+            shard, own = elastic.Sharded(TOTAL, np.float32), elastic.Own("new")
+            shard.keep()
+        try:
+            shard.sync(0, "shard")
+            own.sync(0, "own")
+        except errors.LostStateError as error:
+            return error
+        return shard, own
+
+    return on_threads(ranks, body)
+
+
+# ---- partners ----
+
+
+def test_a_partner_is_another_rank_of_the_host_where_there_is_one():
+    assert _own_state.partners(["a"], "rank") == [None]
+    assert _own_state.partners(["a"] * 3, "rank") == [1, 2, 0]
+    assert _own_state.partners(["a", "b", "a", "b"], "rank") == [2, 3, 0, 1]
+    assert _own_state.partners(["a", "a", "b"], "rank") == [1, 0, 0]
+
+
+def test_a_partner_is_on_another_host_if_that_is_wanted():
+    assert _own_state.partners(["a", "a", "b", "b"], "host") == [2, 3, 0, 1]
+    assert _own_state.partners(["a", "b", "c"], "host") == [1, 2, 0]
+    assert _own_state.partners(["a", "a", "a", "b"], "host") == [3, 3, 3, 0]
+    assert _own_state.partners(["a", "a"], "host") == [1, 0]
+    with pytest.raises(ValueError, match="'disk'"):
+        elastic.Own(1, redundancy="disk")
+
+
+# ---- one rank ----
+
+
+def test_a_state_goes_back_to_what_was_committed(world):
+    state = elastic.ObjectState(shard=elastic.Sharded(10, np.int64), own=elastic.Own([1]), n=0)
+    state.shard.local += 1
+    state.restore()  # to the values at construction
+    assert state.shard.local.tolist() == [0] * 10
+    state.shard.local += 2
+    state.own.value.append(2)
+    state.commit()
+    for _ in range(2):
+        state.shard.local[3] = 7
+        state.own.value = None
+        state.restore()
+        assert state.shard.local.tolist() == [2] * 10
+        assert state.own.value == [1, 2]
+
+
+def test_another_local_must_be_of_the_same_size_and_type(world):
+    state = elastic.ObjectState(shard=elastic.Sharded(10, np.int64))
+    state.shard.local = np.ones(10, np.int64)
+    state.commit()
+    for wrong in (np.ones(10), np.ones(9, np.int64), np.ones([2, 5], np.int64)):
+        state.shard.local = wrong
+        with pytest.raises(ValueError, match="it has 10 elements of int64"):
+            state.commit()
+    state.restore()
+    assert state.shard.local.tolist() == [1] * 10
+
+
+@needs_torch
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "bool"])
+def test_tensors_of_torch_keep_their_type(world, dtype):
+    import torch
+
+    import rueda.torch as hvd
+
+    shard = hvd.elastic.Sharded(5, getattr(torch, dtype))
+    state = hvd.elastic.TorchState(torch.nn.Linear(1, 1), shard=shard)
+    shard.local[2] = 1
+    local = shard.local
+    state.commit()
+    shard.local[:] = 0
+    state.restore()
+    assert shard.local is local, "the same tensor, which others may have"
+    assert shard.local.dtype is getattr(torch, dtype)
+    assert shard.local.tolist() == [0, 0, 1, 0, 0]
+
+
+# ---- shared out anew ----
+
+
+@pytest.mark.parametrize(
+    ("ranks", "lost", "newcomers"),
+    [
+        (1, [], 2),
+        (2, [1], 0),
+        (2, [0], 1),
+        (4, [1], 0),
+        (4, [0, 2], 0),
+        (4, [3], 3),
+        (5, [0, 3], 1),
+        (6, [1, 3, 5], 0),
+    ],
+)
+def test_it_is_shared_out_among_those_that_there_are(
+    on_threads, monkeypatch, ranks, lost, newcomers
+):
+    kept = begin(on_threads, ranks)
+    kept = [each for rank, each in enumerate(kept) if rank not in lost]
+    after = go_on(on_threads, monkeypatch, kept, newcomers)
+    bounds = [(shard.begin, shard.end) for shard, _ in after]
+    assert bounds[0][0] == 0 and bounds[-1][1] == TOTAL
+    assert all(a[1] == b[0] for a, b in zip(bounds, bounds[1:], strict=False))
+    whole = np.concatenate([shard.local for shard, _ in after])
+    assert whole.tolist() == list(range(1, TOTAL + 1))
+    owns = [own for _, own in after]
+    survivors = [f"rank {rank}" for rank in range(ranks) if rank not in lost]
+    assert [own.value for own in owns] == survivors + ["new"] * newcomers
+    inherited = [value for own in owns for value in own.inherited]
+    assert sorted(inherited) == [f"rank {rank}" for rank in lost]
+
+
+def test_what_a_rank_has_lost_with_its_partner_is_an_error_on_all(on_threads, monkeypatch):
+    kept = begin(on_threads, 4)
+    results = go_on(on_threads, monkeypatch, [kept[0], kept[3]], 1)  # 2 kept the copy of 1
+    for error in results:
+        assert isinstance(error, errors.LostStateError)
+        assert "the part of former rank 1 of 4 is lost" in str(error)
+
+
+def test_a_part_that_is_damaged_comes_from_the_partner(on_threads, monkeypatch):
+    kept = begin(on_threads, 3)
+    shard = kept[1][0]
+    shard._versions[shard._kept].parts[1][5] ^= 1
+    after = go_on(on_threads, monkeypatch, kept, 0)
+    assert np.concatenate([each.local for each, _ in after]).tolist() == list(range(1, TOTAL + 1))
+
+    kept = begin(on_threads, 3)
+    for rank in (1, 2):  # the copy, too
+        shard = kept[rank][0]
+        shard._versions[shard._kept].parts[1][5] ^= 1
+    for error in go_on(on_threads, monkeypatch, kept, 0):
+        assert isinstance(error, errors.LostStateError) and "damaged" in str(error)
+
+
+@pytest.mark.parametrize("root", [0, 1])
+def test_all_go_back_to_the_commit_that_the_source_goes_back_to(on_threads, monkeypatch, root):
+    """Rank 0 has come behind the barrier of a second commit, rank 1 has not, and rank 2 is lost."""
+
+    def body():
+        shard = elastic.Sharded(TOTAL, np.float32)
+        for commit in (1, 2):
+            shard.local[:] = commit
+            shard.exchange("shard")
+            if (rueda.rank(), commit) != (1, 2):
+                shard.keep()
+        return shard
+
+    kept = on_threads(3, body)[:2]
+    monkeypatch.setattr(_context, "membership_info", lambda: _context.Membership(2, 0, 2, 2, root))
+
+    def next_body():
+        shard = kept[rueda.rank()]
+        shard.load(shard._kept)
+        shard.sync(root, "shard")
+        return shard.local
+
+    parts = on_threads(2, next_body)
+    assert set(np.concatenate(parts).tolist()) == {2.0 if root == 0 else 1.0}
+
+
+def test_who_has_no_memory_fails_the_commit_of_all(on_threads):
+    def body():
+        own = elastic.Own(1)
+        own.exchange("own")
+        own.keep()
+        if rueda.rank() == 1:
+
+            def pack():
+                raise MemoryError("400 bytes")
+
+            own._pack = pack
+        own.value = 2
+        with pytest.raises(MemoryError, match=r"own: rank 1 can't keep its part: .*400 bytes"):
+            own.exchange("own")
+        own.load(own._kept)
+        return own.value
+
+    assert on_threads(3, body) == [1] * 3
+
+
+# ---- jobs ----
+
+PROGRAM = f"""
+import rueda
+
+rueda.init()
+TOTAL = {TOTAL}
+state = rueda.elastic.ObjectState(
+    step=0,
+    table=rueda.elastic.Sharded(TOTAL, np.int64, redundancy=sys.argv[2]),
+    own=rueda.elastic.Own(0, redundancy=sys.argv[2]),
+    steps=0,  # of all ranks together
+)
+
+@rueda.elastic.run
+def train(state):
+    number, ranks = rueda.membership_info().number, rueda.size()
+    say(f"membership {{number}}: rank {{rueda.rank()}} of {{ranks}}, pid {{os.getpid()}}, "
+        f"step {{state.step}}")
+    while True:
+        table = state.table
+        table.local += np.arange(table.begin, table.end) % 7 + 1
+        state.own.value += 1
+        state.steps += int(rueda.allreduce(np.ones(1), "step", op=rueda.Sum)[0])
+        state.step += 1
+        if state.step % 4 == 0:
+            ends = int((folder / "end").exists())
+            if rueda.allreduce(np.array([ends]), "ends", op=rueda.Max)[0]:
+                return
+            state.commit()
+        time.sleep(0.002)
+
+train(state)
+whole = rueda.allgather(state.table.local, "whole")
+assert whole.tolist() == ((np.arange(TOTAL) % 7 + 1) * state.step).tolist()
+own = np.array([state.own.value + sum(state.own.inherited)])
+assert rueda.allreduce(own, "own", op=rueda.Sum)[0] == state.steps, (own, state.steps)
+say(f"done, 1 kind of weights, step {{state.step}}")
+rueda.shutdown()
+"""
+AT_WORK = re.compile(r"^\[\d+\] membership (\d+): rank \d of (\d+), pid (\d+), step \d+$", re.M)
+
+
+def wait_for_ranks(job, ranks, after):
+    """Until so many are at work in a membership after that number. Its number, and their pids."""
+    deadline = time.monotonic() + HANG_S
+    while time.monotonic() < deadline and job.process.poll() is None:
+        pids: dict[int, set[int]] = {}
+        for number, size, pid in AT_WORK.findall(job.text()):
+            if int(number) > after and int(size) == ranks:
+                pids.setdefault(int(number), set()).add(int(pid))
+        for number, members in pids.items():
+            if len(members) == ranks:
+                return number, sorted(members)
+        time.sleep(0.02)
+    pytest.fail(f"no membership of {ranks} after {after}:\n{job.text()}")
+
+
+def test_nothing_is_lost_with_ranks_that_are_killed(start):
+    """One after the other, at random moments; each time another comes in its place."""
+    seed = int(time.time())
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    program = PROGRAM.replace("sys.argv[2]", "'rank'")
+    job = start(program, "-np", 3, "--min-np", 2, "--blacklist-cooldown-range", 0.05, 0.1)
+    number = 0
+    for _ in range(10):
+        number, pids = wait_for_ranks(job, 3, number)
+        time.sleep(chance.random() * 0.1)
+        os.kill(chance.choice(pids), signal.SIGKILL)
+    wait_for_ranks(job, 3, number)
+    job.end()
+    job.expect_equal_replicas(3)
+
+
+def test_nothing_is_lost_with_a_host(start):
+    """Both of its ranks are killed at once. Two names of this machine count as hosts."""
+    job = start_two_hosts(start, "host")
+    wait_for_ranks(job, 2, 1)
+    wait_for_ranks(job, 4, 2)
+    job.end()
+    job.expect_equal_replicas(4)
+
+
+def test_without_redundancy_between_hosts_it_says_what_is_lost(start):
+    job = start_two_hosts(start, "rank")
+    job.wait_for(
+        r"\[\d+\].*LostStateError: elastic state rueda.elastic.table: the part of former "
+        r"rank 2, 3 of 4 is lost or damaged.*",
+        2,
+    )
+    job.expect_status(1)
+
+
+def start_two_hosts(start, redundancy):
+    """A job of two ranks on each, of which those of the second host are killed."""
+    program = PROGRAM.replace("sys.argv[2]", repr(redundancy))
+    job = start(program, "-H", "localhost:2,127.0.0.1:2", "--min-np", 2)
+    first = job.wait_for(r"\[\d+\] membership 1: rank (\d) of 4, pid (\d+), step \d+", 4)
+    victims = [int(match[2]) for match in first if int(match[1]) >= 2]
+    for sign in (signal.SIGSTOP, signal.SIGKILL):  # neither regroups without the other
+        for pid in victims:
+            os.kill(pid, sign)
+    return job
