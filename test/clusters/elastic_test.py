@@ -11,6 +11,7 @@ import time
 import unittest
 
 import hosts
+import slurm
 import sshd
 import support
 
@@ -418,6 +419,45 @@ class Hosts(unittest.TestCase):
         _, now = job.await_membership(4, after=first)
         self.assertEqual(list(now.values()), [pids[rank] for rank in range(4)])
         self.assertRegex(job.text(), r"process 4 \(.*\) is removed: in 2 memberships others did not reach it")
+        job.expect_done(4)
+
+
+class Slurm(unittest.TestCase):
+    """In an allocation, whose nodes are network namespaces."""
+
+    def start(self, *options, **how):
+        support.skip(hosts.why_not())
+        support.needs(*slurm.PROGRAMS)
+        self.hosts = hosts.Hosts(2)
+        self.addCleanup(self.hosts.remove)
+        folder = tempfile.mkdtemp(prefix="rueda-slurm-")
+        self.cluster = slurm.Cluster(folder, nodes=2, cpus=4, hosts=self.hosts)
+        self.addCleanup(self.cluster.stop)
+        wrap = ["env", f"SLURM_CONF={self.cluster.conf}",
+                *self.cluster.command("salloc", "--quiet", "--no-kill", "--nodes=2", "--ntasks-per-node=2")]
+        return Job(self, "--min-np", 2, *options, wrap=wrap, **how)
+
+    def test_a_killed_rank_is_replaced(self):
+        job = self.start(steps=400, pause=5)
+        first, pids = job.await_membership(4)
+        os.kill(pids[3], signal.SIGKILL)
+        second, survivors = job.await_membership(3, after=first)
+        self.assertEqual(list(survivors.values()), [pids[0], pids[1], pids[2]])
+        job.await_membership(4, after=second)
+        job.expect_done(4)
+
+    def test_the_job_goes_on_without_a_node(self):
+        job = self.start("--host-timeout", 3, "-x", "RUEDA_HEARTBEAT_LIMIT_S=1", steps=3_000, pause=2)
+        first, pids = job.await_membership(4)
+        self.hosts.cut(1)
+        second, survivors = job.await_membership(2, after=first)
+        self.assertEqual(list(survivors.values()), [pids[0], pids[1]])
+        deadline = time.monotonic() + HANG
+        while any(lives(pids[rank]) for rank in (2, 3)):
+            self.assertLess(time.monotonic(), deadline, job.text())
+            time.sleep(0.05)
+        self.hosts.join(1)
+        job.await_membership(4, after=second)
         job.expect_done(4)
 
 

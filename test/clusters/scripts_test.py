@@ -9,6 +9,7 @@ What each script prints is beside it, SCRIPT.out, and in docs/guides/clusters; -
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -247,6 +248,17 @@ class Slurm(OnHosts):
             self.await_end(job, out)
             self.assertEqual(sorted(read(out).splitlines()), [f"{rank} 0,1,2,3" for rank in range(4)])
 
+    def test_elastic(self):
+        """A rank is killed; the others continue, and get another."""
+        script, venv = os.path.join(SCRIPTS, "slurm", "elastic.sbatch"), python("torch")
+        job, out = self.submit(script, RUEDA_VENV=venv)
+        self.await_true(lambda: os.path.exists(out) and "step 100:" in read(out), out, LONG)
+        os.kill(int(re.search(r"membership 1: rank 3 of 4, pid (\d+)", read(out))[1]), signal.SIGKILL)
+        self.await_end(job, out, LONG)
+        self.assertRegex(read(out), r"ruedarun: membership 2 of 3 ranks after")
+        self.assertRegex(read(out), r"ruedarun: membership 3 of 4 ranks after .*; process 3 joined")
+        self.assertIn("done after step 500: replicas_equal=true", read(out))
+
     def test_requeue(self):
         """Warned in its first start, done in its second, with the same result as one that nobody warned."""
         script = os.path.join(SCRIPTS, "slurm", "requeue.sbatch")
@@ -388,6 +400,55 @@ class Kubernetes(OnHosts):
         words = [self.inside(word).replace("/etc/mpi/hostfile", hostfile)
                  for word in launcher["command"] + launcher["args"]]
         self.expect_printed(os.path.join(SCRIPTS, "kubernetes", "mpijob.yaml"), self.run_on(2, *words))
+
+    @unittest.skipUnless(ALL, "test/soak/run.sh has it")
+    def test_elastic_mpijob(self):
+        """A second worker comes, and the first one leaves."""
+        [job] = manifests("mpijob-elastic.yaml")
+        spec = job["spec"]
+        [launcher] = spec["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"]
+        words = launcher["command"] + launcher["args"]
+        self.assertEqual(words[words.index("--slots") + 1], str(spec["slotsPerWorker"]))
+        self.assertEqual(job["metadata"]["name"], manifests("mpijob.yaml")[0]["metadata"]["name"])
+        script, end = os.path.join(self.folder, "discover_hosts.sh"), os.path.join(self.folder, "stop")
+
+        def say(*workers):
+            # As the operator writes it.
+            with open(f"{script}.new", "w", encoding="ascii") as file:
+                file.write("#!/bin/sh\n" + "".join(f"echo {self.names[i]}\n" for i in workers))
+            os.chmod(f"{script}.new", 0o755)
+            os.replace(f"{script}.new", script)
+
+        say(0)
+        self.assertEqual(words[-2], "--steps")
+        words[-1] = "1000000"
+        words = [self.inside(word).replace("/etc/mpi/discover_hosts.sh", script) for word in words]
+        with open(os.path.join(self.image, "bin", "python"), "w", encoding="utf-8") as file:
+            file.write(f"#!/bin/sh\nPYTHONPATH={os.path.dirname(PROGRAMS)}/python OMP_NUM_THREADS=1 RUEDA_STOP_FILE={end} "
+                       f"exec {python('torch')}/bin/python \"$@\"\n")
+        out = os.path.join(self.folder, "out")
+        with open(out, "wb") as file:
+            process = subprocess.Popen(self.sshd.command(2, *words), stdin=subprocess.DEVNULL, stdout=file,
+                                       stderr=subprocess.STDOUT, cwd=self.folder)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+
+        def await_found(pattern):
+            deadline = time.monotonic() + LONG
+            while not re.search(pattern, read(out)):
+                self.assertTrue(time.monotonic() < deadline and process.poll() is None, read(out))
+                time.sleep(0.05)
+
+        await_found(r"membership 1: rank 1 of 2")
+        say(0, 1)
+        await_found(r"membership \d+: rank 3 of 4")
+        say(1)
+        await_found(r"ruedarun: host train-worker-0\S+ is to be left")
+        await_found(r"ruedarun: membership \d+ of 2 ranks after")
+        with open(end, "w", encoding="ascii"):
+            pass
+        self.assertEqual(process.wait(HANG), 0, read(out))
+        self.assertIn("replicas_equal=true", read(out))
 
     def test_job(self):
         service, job = manifests("job.yaml")
