@@ -2,7 +2,7 @@
 # Sets up the peers that `rueda_bench --vs` measures, on Debian 12, and builds our programs for
 # them. Does only what is missing.
 #
-#     test/bench/peers/setup.sh [openmpi] [mpich] [impi] [gloo] [torch] [horovod]
+#     test/bench/peers/setup.sh [openmpi] [mpich] [impi] [gloo] [torch] [horovod] [torchft]
 #
 # Without a name, all. Debian's packages need root or sudo; everything else lies in
 # ${XDG_CACHE_HOME:-~/.cache}/rueda/peers: programs in bin, torch, Horovod and matplotlib (for the
@@ -16,10 +16,11 @@ root=$(cd "$here/../../.." && pwd)
 peers="${XDG_CACHE_HOME:-${HOME:?is not set}/.cache}/rueda/peers"
 bin="$peers/bin"
 venv="$peers/venv"
-known="openmpi mpich impi gloo torch horovod"
+known="openmpi mpich impi gloo torch horovod torchft"
 # The last version of Intel MPI whose wheels bring their own libfabric.
 impi_version=2021.18.1
 horovod_version=0.28.1
+torchft_version=0.2.0
 
 say() { printf 'peers: %s\n' "$*"; }
 fail() {
@@ -112,6 +113,12 @@ setup_horovod() {
     "$source/horovod-$horovod_version" >"$log" 2>&1 ||
     fail "Horovod's build failed; the end of $log: $(tail -n 20 "$log")"
   rm -rf "$source"
+}
+
+# Only for elastic_bench.py.
+setup_torchft() {
+  setup_torch
+  has_module torchft || pip_in "$venv" install "torchft==$torchft_version"
 }
 
 for peer in "$@"; do
