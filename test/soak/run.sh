@@ -54,7 +54,8 @@ done
 build=build/$preset
 [[ -x $build/bin/rueda_sim ]] || fail "there is no build in $build: cmake --workflow --preset $preset"
 
-mapfile -t tests < <(ctest --test-dir "$build" -N -L '^(long|multiprocess|torch|fault|slow)$' |
+mapfile -t tests < <({ ctest --test-dir "$build" -N -L '^(long|multiprocess|torch|fault|slow)$' &&
+  ctest --test-dir "$build" -N -R '^python_torchft_test$'; } |
   sed -n 's/^ *Test *#[0-9]*: //p')
 [[ ${#tests[@]} -gt 0 ]] || fail "$build has no such test"
 
@@ -132,7 +133,7 @@ while :; do
   for name in "${tests[@]}"; do
     # GoogleTest takes the order of its cases from the seed, and some tests their choices.
     try "$name" env GTEST_SHUFFLE=1 GTEST_RANDOM_SEED="$seed" SOAK_PROPERTY_ROUNDS=10 \
-      SOAK_NAMES_ITERATIONS=5 SOAK_STRANGERS=200000 SOAK_SCRIPTS=1 SOAK_RESET_KILLS=100 \
+      SOAK_NAMES_ITERATIONS=5 SOAK_STRANGERS=200000 SOAK_SCRIPTS=1 SOAK_TORCHFT=1 SOAK_RESET_KILLS=100 \
       SOAK_NETWORK_OPERATIONS=2000 NETWORK_SEED="$seed" \
       ctest --test-dir "$build" -R "^$name\$" --timeout 900 --no-tests=error --output-on-failure
   done

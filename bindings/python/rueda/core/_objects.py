@@ -91,6 +91,11 @@ def _unpickled(data: memoryview, function: str, rank: int) -> Any:
     return obj
 
 
+def _is_newcomer() -> bool:
+    """Of an elastic job, and alone until `elastic.run`; its rank is what it will be."""
+    return _context.membership_info().number == 0
+
+
 def _check_member(
     function: str, process_set: ProcessSet | int, root_rank: int | None = None
 ) -> list[int]:
@@ -116,6 +121,8 @@ def broadcast_object(
         ValueError: this rank or the root is not in the process set; the root's object can't be
             pickled. The root raises what pickling it did.
     """
+    if _is_newcomer():
+        return obj
     _check_member("broadcast_object", process_set, root_rank)
     is_root = _context.rank() == root_rank
     data, error = _pickled(obj) if is_root else (None, None)
@@ -133,6 +140,8 @@ def allgather_object(
     Raises:
         ValueError: another rank's object can't be pickled. That rank raises what pickling it did.
     """
+    if _is_newcomer():
+        return [obj]
     ranks = _check_member("allgather_object", process_set)
     data, error = _pickled(obj)
     parts = allgather_bytes(data, name, process_set)

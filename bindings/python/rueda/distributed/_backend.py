@@ -53,7 +53,10 @@ def _replace(owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -
 
 
 def _is_ours(group: Any) -> bool:
-    return NAME in str(dist.get_backend(group))
+    try:
+        return NAME in str(dist.get_backend(group))
+    except ValueError:  # torch has not made it: torchft's, for example
+        return False
 
 
 def _leave(error: BaseException | None) -> Callable[[], None]:

@@ -4,9 +4,10 @@
 
     Trainer(strategy="rueda", accelerator="cpu", devices=2)
 
-`import` makes these names known: "rueda" (DistributedDataParallel over Rueda), "horovod",
-"bagua", "ddp_sharded", "dp" and "ddp2". Lightning's own ("ddp", "ddp_spawn", ...) stay as they
-are. It is for `lightning`, and for `pytorch_lightning` where only that is installed or imported.
+`import` makes these names known: "rueda" (DistributedDataParallel over Rueda), "rueda_elastic"
+(for `ruedarun --min-np`), "horovod", "bagua", "ddp_sharded", "dp" and "ddp2". Lightning's own
+("ddp", "ddp_spawn", ...) stay as they are. It is for `lightning`, and for `pytorch_lightning` where
+only that is installed or imported.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from __future__ import annotations
 from rueda.lightning import _lightning
 from rueda.lightning._data_parallel import DataParallelStrategy, DDP2Strategy
 from rueda.lightning._ddp import RuedaStrategy, RuedaSyncBatchNorm
+from rueda.lightning._elastic import RuedaElasticStrategy
 from rueda.lightning._environment import RuedaEnvironment
 from rueda.lightning._optimizers import BaguaStrategy, HorovodStrategy
 from rueda.lightning._sharded import DDPShardedStrategy
 
 _STRATEGIES = (
     ("rueda", RuedaStrategy, "DistributedDataParallel over Rueda"),
+    ("rueda_elastic", RuedaElasticStrategy, "goes on when ranks are lost, and when others come"),
     ("horovod", HorovodStrategy, "Rueda's DistributedOptimizer, as Horovod's"),
     ("bagua", BaguaStrategy, "Bagua's algorithms over Rueda"),
     ("ddp_sharded", DDPShardedStrategy, "the optimizers' state is shared out (ZeRO-1)"),
@@ -42,6 +45,7 @@ __all__ = [
     "DDPShardedStrategy",
     "DataParallelStrategy",
     "HorovodStrategy",
+    "RuedaElasticStrategy",
     "RuedaEnvironment",
     "RuedaStrategy",
     "RuedaSyncBatchNorm",

@@ -32,8 +32,12 @@ SLURMEnvironment: Any = _of("fabric", "plugins.environments", "SLURMEnvironment"
 TorchElasticEnvironment: Any = _of("fabric", "plugins.environments", "TorchElasticEnvironment")
 
 DDPStrategy: Any = _of("pytorch", "strategies", "DDPStrategy")
+DistributedSamplerWrapper: Any = _of("fabric", "utilities.distributed", "DistributedSamplerWrapper")
 LayerSync: Any = _of("pytorch", "plugins", "LayerSync")
+Loop: Any = _of("pytorch", "loops.loop", "_Loop")
 MisconfigurationException: Any = _of("pytorch", "utilities.exceptions", "MisconfigurationException")
 StrategyRegistry: Any = _of("pytorch", "strategies", "StrategyRegistry")
 TorchSyncBatchNorm: Any = _of("pytorch", "plugins", "TorchSyncBatchNorm")
+call: Any = _of("pytorch", "trainer", "call")
 sync_module_states: Any = _of("pytorch", "overrides.distributed", "_sync_module_states")
+update_dataloader: Any = _of("pytorch", "utilities.data", "_update_dataloader")
