@@ -112,12 +112,6 @@ bool Authority::AreOnBlamedHosts(const std::vector<Slot>& missing) const {
                      [&](Slot slot) { return is_blamed(processes_.at(slot).host); });
 }
 
-void Authority::RemoveMissing(const std::vector<Slot>& missing, Nanos now, Actions* out) {
-  Remove(missing,
-         absl::StrCat("the others have waited ", Seconds(now - asked_since_), " for it to regroup"),
-         now, out);
-}
-
 void Authority::Remove(const std::vector<Slot>& slots, const std::string& why, Nanos now,
                        Actions* out) {
   for (const Slot slot : slots) {
@@ -204,7 +198,12 @@ void Authority::TryCommit(Nanos now, Actions* out) {
       }
     }
     if (now < deadline_) return;
-    if (!first) RemoveMissing(missing, now, out);
+    if (!first) {
+      Remove(missing,
+             absl::StrCat("the others have waited ", Seconds(now - asked_since_),
+                          " for it to regroup"),
+             now, out);
+    }
   }
   const bool ending = std::any_of(processes_.begin(), processes_.end(), [](const auto& each) {
     return each.second.removed && each.second.member;

@@ -112,7 +112,6 @@ class Authority {
   std::vector<Slot> Missing() const;
   bool IsBlamed(Slot slot) const;
   bool AreOnBlamedHosts(const std::vector<Slot>& missing) const;
-  void RemoveMissing(const std::vector<Slot>& missing, Nanos now, Actions* out);
   void Remove(const std::vector<Slot>& slots, const std::string& why, Nanos now, Actions* out);
   uint64_t NewestCommits() const;
   // Whether others take a member for lost that has asked as they have.

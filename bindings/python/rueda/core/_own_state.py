@@ -319,18 +319,13 @@ class Sharded(OwnState):
         parts = {} if version is None else version.parts
         pieces, splits = [], []
         for to in range(ranks):
-            mine = [
-                parts[part][
-                    (begin - _range(self.total, part, size)[0]) * itemsize : (
-                        end - _range(self.total, part, size)[0]
-                    )
-                    * itemsize
-                ]
-                for part, begin, end in self._overlaps(to, ranks, size)
-                if holders[part] == rank
-            ]
-            pieces += mine
-            splits.append(sum(piece.nbytes for piece in mine))
+            splits.append(0)
+            for part, begin, end in self._overlaps(to, ranks, size):
+                if holders[part] != rank:
+                    continue
+                first = _range(self.total, part, size)[0]
+                pieces.append(parts[part][(begin - first) * itemsize : (end - first) * itemsize])
+                splits[-1] += pieces[-1].nbytes
         sent = np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
         received: _Bytes = _collectives.alltoall(sent, splits, f"{name}.shares")[0]
         self._place(rank, ranks)

@@ -25,7 +25,7 @@ from rueda import errors
 from rueda.core import _context, elastic
 from rueda.lightning import _lightning
 from rueda.lightning._environment import RuedaEnvironment, launcher
-from rueda.lightning._optimizers import HorovodStrategy, schedulers_of
+from rueda.lightning._optimizers import HorovodStrategy
 from rueda.torch.elastic import ElasticSampler, TorchState
 
 _OPS = {
@@ -415,17 +415,7 @@ class RuedaElasticStrategy(HorovodStrategy):
 
     def _before_algorithms(self) -> None:
         if self._scale_lr:
-            self._scale_rates(self.world_size)
-
-    def _scale_rates(self, factor: float) -> None:
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                for key in {"lr", "initial_lr"} & set(group):
-                    group[key] = group[key] * factor
-        for scheduler in schedulers_of(self.lr_scheduler_configs):
-            for name in ("base_lrs", "_last_lr"):
-                if hasattr(scheduler, name):
-                    setattr(scheduler, name, [rate * factor for rate in getattr(scheduler, name)])
+            self._multiply_rates(self.world_size)
 
     # ---- collective operations ----
     #
@@ -534,7 +524,7 @@ class RuedaElasticStrategy(HorovodStrategy):
         """In each further membership, on the ranks that were in the one before."""
         self._samples.reset()
         if self._scale_lr:
-            self._scale_rates(rueda.size() / self._state.ranks)
+            self._multiply_rates(rueda.size() / self._state.ranks)
         self._state.ranks = rueda.size()
 
     def _train(self, state: TorchState) -> None:

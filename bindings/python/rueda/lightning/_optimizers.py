@@ -211,21 +211,21 @@ class HorovodStrategy(_OptimizerStrategy):
 
     def _before_algorithms(self) -> None:
         if self._scale_lr:
-            self._multiply_rates()
+            self._multiply_rates(self.world_size)
         for optimizer in self.optimizers:
             if self.world_size > 1 and not isinstance(optimizer, torch.optim.LBFGS):
                 broadcast_optimizer_state(optimizer, 0)
 
-    def _multiply_rates(self) -> None:
+    def _multiply_rates(self, factor: float) -> None:
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 for key in ("lr", "initial_lr"):
                     if key in group:
-                        group[key] = group[key] * self.world_size
+                        group[key] = group[key] * factor
         for scheduler in schedulers_of(self.lr_scheduler_configs):
             for rates in ("base_lrs", "_last_lr"):
                 if hasattr(scheduler, rates):
-                    scaled = [rate * self.world_size for rate in getattr(scheduler, rates)]
+                    scaled = [rate * factor for rate in getattr(scheduler, rates)]
                     setattr(scheduler, rates, scaled)
 
 
