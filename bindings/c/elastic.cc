@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "bindings/c/guard.h"
 #include "bindings/c/structs.h"
@@ -123,12 +124,31 @@ absl::Status Info(const rueda_context* context, rueda_membership* membership) {
   return absl::OkStatus();
 }
 
-// What this process has heard; 0 where the job is not elastic.
-int32_t Due(const Runtime& runtime) {
+// What this process has heard; nothing where the job is not elastic.
+AuthorityLink::Due DueOf(const Runtime& runtime) {
   const absl::StatusOr<AuthorityLink*> link = LinkOf(runtime.config());
-  if (!link.ok()) return 0;
-  const wire::Change change = (*link)->Due();
-  return (change.added() ? RUEDA_RANKS_ADDED : 0) | (change.removed() ? RUEDA_RANKS_REMOVED : 0);
+  return link.ok() ? (*link)->due() : AuthorityLink::Due();
+}
+
+int32_t Due(const Runtime& runtime) {
+  const AuthorityLink::Due due = DueOf(runtime);
+  return (due.added ? RUEDA_RANKS_ADDED : 0) | (due.removed() ? RUEDA_RANKS_REMOVED : 0);
+}
+
+absl::Status Leaving(const rueda_context* context, int32_t* ranks, size_t capacity, size_t* count) {
+  RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
+  if (count == nullptr || (ranks == nullptr && capacity > 0)) {
+    return absl::InvalidArgumentError("rueda_leaving_ranks: a null pointer");
+  }
+  const std::vector<int32_t> leaving = DueOf(*runtime).leaving;
+  const std::vector<int32_t>& slots = runtime->world().slots;
+  std::vector<int32_t> found;
+  for (size_t rank = 0; rank < slots.size(); ++rank) {
+    if (absl::c_linear_search(leaving, slots[rank])) found.push_back(static_cast<int32_t>(rank));
+  }
+  std::copy_n(found.begin(), std::min(capacity, found.size()), ranks);
+  *count = found.size();
+  return absl::OkStatus();
 }
 
 absl::Status Check(rueda_context* context, int32_t* change) {
@@ -158,6 +178,11 @@ int32_t rueda_membership_due(const rueda_context* context) {
     const absl::StatusOr<Call> runtime = RuntimeOf(context);
     return runtime.ok() ? Due(**runtime) : 0;
   });
+}
+
+rueda_status rueda_leaving_ranks(const rueda_context* context, int32_t* ranks, size_t capacity,
+                                 size_t* count) {
+  return Guard([&] { return Leaving(context, ranks, capacity, count); });
 }
 
 rueda_status rueda_check_membership(rueda_context* context, int32_t* change) {

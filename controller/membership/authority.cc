@@ -2,6 +2,7 @@
 #include "controller/membership/authority.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/seconds.h"
@@ -161,16 +162,17 @@ std::vector<Slot> Authority::Unreachable() const {
 // What waits for the members' next commit, and has not been told.
 void Authority::TellOfChange(Actions* out) {
   if (record_.number == 0 || over_) return;
-  bool added = false, removed = false;
-  for (const auto& [slot, process] : processes_) {
+  bool added = told_added_, is_news = false;
+  std::vector<Slot> leaving;
+  for (auto& [slot, process] : processes_) {
     const bool has_room = static_cast<int>(record_.slots.size()) < options_.max;
     added |= process.asked && !process.member && !process.withdrawn && has_room;
-    removed |= process.member && process.withdrawn;
+    if (!process.member || !process.withdrawn) continue;
+    leaving.push_back(slot);
+    is_news |= !std::exchange(process.told_to_leave, true);
   }
-  if ((!added || told_added_) && (!removed || told_removed_)) return;
-  told_added_ |= added;
-  told_removed_ |= removed;
-  out->push_back({ActionKind::kTellOfChange, kNoSlot, "", told_added_, told_removed_});
+  is_news |= added != std::exchange(told_added_, added);
+  if (is_news) out->push_back({ActionKind::kTellOfChange, kNoSlot, "", added, leaving});
 }
 
 void Authority::TryCommit(Nanos now, Actions* out) {
@@ -212,9 +214,8 @@ void Authority::TryCommit(Nanos now, Actions* out) {
     deadline_ = DeadlineAfter(removed_at_, kRemovePatience);
     if (now < deadline_) return;
   }
-  const auto ready = std::count_if(processes_.begin(), processes_.end(), [](const auto& each) {
-    return each.second.asked && !each.second.withdrawn && !each.second.removed;
-  });
+  const auto ready = std::count_if(processes_.begin(), processes_.end(),
+                                   [&](const auto& each) { return Stays(each.second); });
   if (ready >= options_.min) {
     if (lost_some_ || NewestCommits() > commits_) in_vain_ = 0;
     if (!lost_some_ && IsBlamedInVain() && ++in_vain_ == kInVainMax) {
@@ -239,19 +240,16 @@ void Authority::Commit(Actions* out) {
   }
   MembershipRecord next;
   next.number = record_.number + 1;
-  const auto takes = [](const Process& process) {
-    return process.asked && !process.withdrawn && !process.removed;
-  };
   for (const Slot slot : record_.slots) {
     const auto it = processes_.find(slot);
-    if (it != processes_.end() && it->second.member && takes(it->second)) {
+    if (it != processes_.end() && it->second.member && Stays(it->second)) {
       next.slots.push_back(slot);
     }
   }
   next.survivors = static_cast<int>(next.slots.size());
   for (auto& [slot, process] : processes_) {
     const bool has_room = static_cast<int>(next.slots.size()) < options_.max;
-    if (!process.member && takes(process) && has_room) next.slots.push_back(slot);
+    if (!process.member && Stays(process) && has_room) next.slots.push_back(slot);
   }
   for (int rank = 1; rank < next.survivors; ++rank) {
     const auto commits = [&](int of) { return processes_[next.slots[of]].ask.commits; };
@@ -263,13 +261,14 @@ void Authority::Commit(Actions* out) {
   for (auto& [slot, process] : processes_) {
     const bool is_in =
         std::find(record_.slots.begin(), record_.slots.end(), slot) != record_.slots.end();
-    // Who is withdrawn leaves now; who came when there was no room waits on.
+    // Who is withdrawn leaves; who came when there was no room waits on.
     if (!is_in && process.asked && process.withdrawn) out->push_back({ActionKind::kDismiss, slot});
     if (is_in || process.withdrawn) process.asked = false;
     process.member = is_in;
+    process.told_to_leave = false;
   }
   asked_since_ = shortage_since_ = kForever;
-  told_added_ = told_removed_ = false;
+  told_added_ = false;
   deadline_ = kForever;
   out->push_back({ActionKind::kCommit});
   // Withdrawn since, or come since without room: due at the next commit.

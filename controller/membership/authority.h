@@ -49,7 +49,7 @@ class Authority {
   enum class ActionKind {
     kCommit,        // record() goes to all of its members
     kRepeat,        // record() goes to the process in `slot`, which has asked twice
-    kTellOfChange,  // to the members: at the next commit they are to ask; `added`, `removed`
+    kTellOfChange,  // to the members: at the next commit they are to ask; `added`, `leaving`
     kDismiss,       // the process in `slot` is not wanted any more, and ends in order
     kRemove,        // the process in `slot` is to be killed; `text`: why
     kEndJob,        // `text`: why
@@ -59,7 +59,7 @@ class Authority {
     Slot slot = kNoSlot;
     std::string text;
     bool added = false;
-    bool removed = false;
+    std::vector<Slot> leaving = {};
   };
   using Actions = std::vector<Action>;
 
@@ -70,7 +70,8 @@ class Authority {
   // It is gone, or out of reach for good.
   void OnEnded(Slot slot, bool well, Nanos now, Actions* out);
   void OnAsk(Slot slot, const Ask& ask, Nanos now, Actions* out);
-  // The process in the slot leaves with the next membership: its host is taken away.
+  // The process in the slot is to leave, as its host is taken away: with the next membership that
+  // all members have agreed on and where they know of it, so that it can hand over what it has.
   void OnWithdrawn(Slot slot, Nanos now, Actions* out);
   // To be called when deadline() has come.
   void OnTime(Nanos now, Actions* out);
@@ -100,6 +101,7 @@ class Authority {
     bool member = false;  // of record_
     bool asked = false;
     bool withdrawn = false;
+    bool told_to_leave = false;  // the members were
     bool removed = false;
     Ask ask;
   };
@@ -109,6 +111,13 @@ class Authority {
   bool MustAsk(const Process& process) const {
     return !process.removed && (record_.number == 0 || process.member);
   }
+  // Whether it is in the membership that would begin now.
+  bool Stays(const Process& process) const {
+    const bool leaves = process.withdrawn && !(process.member && IsKeptOn(process));
+    return process.asked && !leaves && !process.removed;
+  }
+  // Though it is withdrawn: the others would have no part in its leaving.
+  bool IsKeptOn(const Process& process) const { return lost_some_ || !process.told_to_leave; }
   std::vector<Slot> Missing() const;
   bool IsBlamed(Slot slot) const;
   bool AreOnBlamedHosts(const std::vector<Slot>& missing) const;
@@ -133,8 +142,7 @@ class Authority {
   bool lost_some_ = false;           // a member, since then
   int in_vain_ = 0;                  // memberships, record_ not among them
   Nanos shortage_since_ = kForever;  // fewer than `min` could begin
-  bool told_added_ = false;          // of what is due at the next commit
-  bool told_removed_ = false;
+  bool told_added_ = false;          // that some are to be, at the next commit
   bool finishing_ = false;
   bool over_ = false;
   Nanos deadline_ = kForever;

@@ -73,7 +73,7 @@ absl::StatusOr<wire::ToProcess> AuthorityLink::Receive(int flags) const {
 
 void AuthorityLink::OnChange(const wire::Change& change) {
   if (change.added()) due_.set_added(true);
-  if (change.removed()) due_.set_removed(true);
+  if (change.leaving_size() > 0) *due_.mutable_leaving() = change.leaving();
 }
 
 absl::StatusOr<wire::Record> AuthorityLink::Ask(uint64_t commits, int32_t blames) {
@@ -112,17 +112,17 @@ void AuthorityLink::TakeChanges() {
     if (!message.ok()) return;
     MutexLock lock(mutex_);
     if (message->has_change()) OnChange(message->change());
-    if (message->has_dismissal()) due_.set_removed(true);
+    if (message->has_dismissal()) dismissed_ = true;
   }
 }
 
-wire::Change AuthorityLink::Due() {
+AuthorityLink::Due AuthorityLink::due() {
   if (reading_.TryLock()) {  // else another thread asks, whose answer is not to be taken away
     TakeChanges();
     reading_.Unlock();
   }
   MutexLock lock(mutex_);
-  return due_;
+  return {due_.added(), dismissed_, {due_.leaving().begin(), due_.leaving().end()}};
 }
 
 }  // namespace rueda

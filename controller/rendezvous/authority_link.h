@@ -3,6 +3,9 @@
 // has.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "controller/protocol/rueda.pb.h"
 #include "core/base/closed_in_child.h"
 #include "core/base/mutex.h"
@@ -25,8 +28,15 @@ class AuthorityLink {
   // The last one that was got; number 0: none.
   wire::Record last() const;
 
-  // What is due at the next commit, as far as this process has heard. Does not block.
-  wire::Change Due();
+  // What is due at the next commit, as far as this process has heard.
+  struct Due {
+    bool added = false;
+    bool dismissed = false;        // this process is
+    std::vector<int32_t> leaving;  // slots of members
+    bool removed() const { return dismissed || !leaving.empty(); }
+  };
+  // Does not block.
+  Due due();
 
  private:
   explicit AuthorityLink(UniqueFd fd) : fd_(std::move(fd)), closed_in_child_(fd_.get()) {}
@@ -42,6 +52,7 @@ class AuthorityLink {
   mutable Mutex mutex_;
   wire::Record last_ ABSL_GUARDED_BY(mutex_);
   wire::Change due_ ABSL_GUARDED_BY(mutex_);
+  bool dismissed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 // A record that can be followed: as many hosts as slots, ranks among them. DATA_LOSS. PURE

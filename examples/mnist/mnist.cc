@@ -2,7 +2,7 @@
 //
 //     ruedarun -np 2 mnist [--device cpu|cuda] [--strategy NAME] [--precision 32|bf16|16]
 //                          [--epochs N] [--patience N] [--batch-size N] [--lr X] [--seed N]
-//                          [--data PATH]
+//                          [--data PATH] [--elastic]
 //
 // Every rank has a replica of the net and its own part of each epoch's images; the strategy keeps
 // the replicas together, by default by averaging their gradients while they are being computed. At
@@ -55,6 +55,8 @@ constexpr const char* kUsage =
     "  --patience N     end after so many epochs in a row without a smaller loss on the test "
     "images\n"
     "  --checkpoint DIR keep the best epoch and the newest in DIR\n"
+    "  --elastic        go on when ranks are lost or come, in a job of ruedarun --min-np\n"
+    "  --commit-steps N steps after which --elastic keeps what was learned (100)\n"
     "  --resume PATH    go on from a checkpoint, or from the newest in a directory\n"
     "  --csv FILE       write the metrics as comma-separated values\n"
     "  --tensorboard DIR  and for TensorBoard\n"
@@ -74,6 +76,8 @@ struct Options {
   uint64_t seed = 1;
   std::filesystem::path data = DefaultPath();
   bool broadcast = true;
+  bool elastic = false;
+  int64_t commit_steps = 100;
   int patience = 0;
   std::string checkpoint, resume, csv, tensorboard;
 };
@@ -113,6 +117,10 @@ Options ParseOptions(int argc, char** argv) {
       options.broadcast = false;
       continue;
     }
+    if (option == "--elastic") {
+      options.elastic = true;
+      continue;
+    }
     if (i + 1 == argc) throw UsageError(option + ": unknown, or its value is missing");
     const std::string word = argv[++i];
     if (word.empty() || word.starts_with("--")) {
@@ -133,6 +141,8 @@ Options ParseOptions(int argc, char** argv) {
       if (word != "sgd" && word != "adam")
         throw UsageError("--optimizer " + word + ": sgd or adam");
       options.adam = word == "adam";
+    } else if (option == "--commit-steps") {
+      options.commit_steps = Parse<int64_t>(option, word, 1);
     } else if (option == "--patience") {
       options.patience = Parse<int>(option, word, 1);
     } else if (option == "--checkpoint") {
@@ -291,6 +301,8 @@ int Run(const Options& options) {
   how.max_epochs = options.epochs;
   how.seed = options.seed;
   how.resume = options.resume;
+  how.elastic = options.elastic;
+  how.commit_steps = options.commit_steps;
   const trainer::Trainer trainer(how);
   return trainer.Run([&] { return TrainOnRank(trainer, options, dataset); });
 }

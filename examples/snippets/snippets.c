@@ -366,6 +366,11 @@ static void elastic(rueda_context* context) {
   if (rueda_membership_due(context) != 0) puts("this rank has heard of a change");
   int32_t change = 0;  // after each commit of the program's state, on all ranks:
   CHECK(rueda_check_membership(context, &change) == RUEDA_OK);
+  if ((change & RUEDA_RANKS_REMOVED) != 0) {
+    int32_t leaving[64];  // whose state the others take over
+    size_t count = 0;
+    CHECK(rueda_leaving_ranks(context, leaving, 64, &count) == RUEDA_OK);
+  }
   if (change != 0 || info.number == 0) {  // 0: this process has come later, and comes in
     const uint64_t commits = 7;           // how often the state was kept
     CHECK(rueda_regroup(context, commits) == RUEDA_OK);

@@ -39,15 +39,17 @@ hvd::DistributedSampler MakeSampler(size_t samples, const TensorLoaderOptions& o
 TensorLoader::TensorLoader(Batch data, const TensorLoaderOptions& options)
     : data_(std::move(data)),
       options_(options),
-      sampler_(MakeSampler(SamplesOf(data_, options), options, hvd::global_process_set)) {}
+      part_(hvd::global_process_set),
+      sampler_(MakeSampler(SamplesOf(data_, options), options, part_)) {}
 
 void TensorLoader::Deal(const hvd::Part& part) {
+  part_ = part;
   sampler_ = MakeSampler(SamplesOf(data_, options_), options_, part);
 }
 
-void TensorLoader::Begin(int64_t epoch) {
-  sampler_.set_epoch(static_cast<size_t>(epoch));
-  sampler_.reset();
+void TensorLoader::Begin(int64_t epoch, int64_t processed) {
+  sampler_.set_epoch(static_cast<size_t>(epoch), static_cast<size_t>(processed));
+  processed_ = processed;
 }
 
 std::optional<Batch> TensorLoader::Next() {
@@ -56,6 +58,7 @@ std::optional<Batch> TensorLoader::Next() {
   if (options_.train && indices->size() < static_cast<size_t>(options_.batch_size)) {
     return std::nullopt;  // a mean over fewer would count for as much
   }
+  processed_ += options_.batch_size * part_.ranks();
   const std::vector<int64_t> rows(indices->begin(), indices->end());
   const torch::Tensor pick = torch::tensor(rows);
   return Batch{data_.input.index_select(0, pick), data_.target.index_select(0, pick)};

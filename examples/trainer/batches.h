@@ -22,11 +22,14 @@ class Loader {
   // this rank's. All ranks get the same, whole part with a strategy that wants it so.
   virtual void Deal(const rueda::libtorch::Part& part) = 0;
   // Begins an epoch, in an order of its own: the same whenever this epoch is begun. From 1 on.
-  virtual void Begin(int64_t epoch) = 0;
+  // Without the first `processed` samples of that order: all ranks together have had them.
+  virtual void Begin(int64_t epoch, int64_t processed) = 0;
   // Nothing at the epoch's end.
   virtual std::optional<Batch> Next() = 0;
-  // Batches in an epoch. In training the same on all ranks.
+  // Batches in an epoch, or in what is left of it. In training the same on all ranks.
   virtual int64_t steps() const = 0;
+  // Of the epoch's order: what all ranks have had when each has had as many batches as this one.
+  virtual int64_t processed() const = 0;
 };
 
 struct TensorLoaderOptions {
@@ -44,14 +47,17 @@ class TensorLoader : public Loader {
   // not, or batch_size is below 1.
   TensorLoader(Batch data, const TensorLoaderOptions& options);
   void Deal(const rueda::libtorch::Part& part) override;
-  void Begin(int64_t epoch) override;
+  void Begin(int64_t epoch, int64_t processed) override;
   std::optional<Batch> Next() override;
   int64_t steps() const override;
+  int64_t processed() const override { return processed_; }
 
  private:
   const Batch data_;
   const TensorLoaderOptions options_;
+  rueda::libtorch::Part part_;
   rueda::libtorch::DistributedSampler sampler_;
+  int64_t processed_ = 0;
 };
 
 }  // namespace trainer

@@ -49,7 +49,9 @@ class Training {
 };
 
 // All ranks have the same callbacks in the same order. Each function is called on all ranks, and
-// what it throws on one rank all ranks throw, but for OnStep.
+// what it throws on one rank all ranks throw, but for OnStep. In an elastic training each
+// membership begins as one does that goes on from a checkpoint: LoadState, OnCheck and OnBegin are
+// called once more, and this rank may be another one.
 class Callback {
  public:
   virtual ~Callback() = default;

@@ -1,6 +1,7 @@
 #include "examples/trainer/trainer.h"
 
 #include <rueda/run.hpp>
+#include <rueda/torch_elastic.hpp>
 #include <rueda/training.hpp>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <optional>
 #include <set>
 #include <stdexcept>
+#include <utility>
 
 #include "examples/trainer/checkpoint.h"
 #include "examples/trainer/files.h"
@@ -110,16 +112,17 @@ std::string Exact(double number) {
 
 void CheckThatRanksAgree(const TrainerOptions& options, const FitArguments& arguments) {
   const hvd::LossScalerOptions& scaler = options.loss_scaler;
-  std::string mine = "device " + options.device + ", strategy " + options.strategy +
-                     ", precision " + options.precision + ", scale " + Exact(scaler.initial_scale) +
-                     ", growth_factor " + Exact(scaler.growth_factor) + ", backoff_factor " +
-                     Exact(scaler.backoff_factor) + ", growth_interval " +
-                     std::to_string(scaler.growth_interval) + ", max_epochs " +
-                     std::to_string(options.max_epochs) + ", max_norm " + Exact(options.max_norm) +
-                     ", seed " + std::to_string(options.seed) + ", resume '" + options.resume +
-                     "', " + std::to_string(arguments.train.steps()) + " batches an epoch, " +
-                     (arguments.learning_rate ? "a" : "no") + " learning-rate schedule, " +
-                     (arguments.validation == nullptr ? "no " : "") + "validation, metrics";
+  std::string mine =
+      "device " + options.device + ", strategy " + options.strategy + ", precision " +
+      options.precision + ", scale " + Exact(scaler.initial_scale) + ", growth_factor " +
+      Exact(scaler.growth_factor) + ", backoff_factor " + Exact(scaler.backoff_factor) +
+      ", growth_interval " + std::to_string(scaler.growth_interval) + ", max_epochs " +
+      std::to_string(options.max_epochs) + ", max_norm " + Exact(options.max_norm) + ", seed " +
+      std::to_string(options.seed) + ", elastic " + std::to_string(options.elastic) +
+      ", commit_steps " + std::to_string(options.commit_steps) + ", resume '" + options.resume +
+      "', " + std::to_string(arguments.train.steps()) + " batches an epoch, " +
+      (arguments.learning_rate ? "a" : "no") + " learning-rate schedule, " +
+      (arguments.validation == nullptr ? "no " : "") + "validation, metrics";
   for (const auto& [name, function] : arguments.metrics) mine += " '" + name + "'";
   mine += ", callbacks";
   for (const auto& callback : arguments.callbacks) mine += " '" + callback->name() + "'";
@@ -145,11 +148,14 @@ class KeepsModes {
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
 };
 
-// Means over the samples of this rank's batches.
+// Means over the samples of this rank's batches, and of all ranks' as often as they are collected.
 class Means {
  public:
-  // With these names, also if there is no batch: all ranks have the same.
-  explicit Means(const std::map<std::string, Function>& functions) {
+  // With these names, also if there is no batch: all ranks have the same. `all`: what was collected
+  // before.
+  explicit Means(const std::map<std::string, Function>& functions, Metrics all = {},
+                 double all_samples = 0)
+      : all_(std::move(all)), all_samples_(all_samples) {
     for (const auto& [name, function] : functions) sums_[name] = 0;
   }
   void Add(const std::string& name, const torch::Tensor& mean, int64_t samples) {
@@ -171,20 +177,82 @@ class Means {
     for (auto& [name, value] : means) value = samples_ > 0 ? value / samples_ : 0;
     return means;
   }
+  // Adds those of all ranks since the last time, and begins anew. Collective.
+  void Collect() {
+    const Metrics since = hvd::average_metrics(Get(), samples_, "trainer.metrics");
+    const double samples = hvd::allreduce(torch::tensor(samples_, torch::kDouble),
+                                          {.name = "trainer.samples", .op = hvd::Sum})
+                               .item<double>();
+    for (const auto& [name, mean] : since) {
+      all_[name] = (all_[name] * all_samples_ + mean * samples) / (all_samples_ + samples);
+    }
+    all_samples_ += samples;
+    samples_ = 0;
+    for (auto& [name, sum] : sums_) sum = 0;
+    on_device_.clear();
+  }
+  const Metrics& all() const { return all_; }
+  double all_samples() const { return all_samples_; }
 
  private:
+  Metrics all_;
+  double all_samples_;
   Metrics sums_;
   std::map<std::string, torch::Tensor> on_device_;
   double samples_ = 0;
 };
 
-// One call of Fit.
+// The learning rates of the optimizer's groups before the schedule: there again when it goes.
+class KeepsRates {
+ public:
+  explicit KeepsRates(const FitArguments& arguments)
+      : optimizer_(arguments.optimizer), scheduled_(arguments.learning_rate != nullptr) {
+    for (auto& group : optimizer_.param_groups()) rates_.push_back(group.options().get_lr());
+  }
+  void Scale(double factor) const {
+    if (!scheduled_) return;
+    for (size_t group = 0; group < rates_.size(); ++group) {
+      optimizer_.param_groups()[group].options().set_lr(rates_[group] * factor);
+    }
+  }
+
+ private:
+  torch::optim::Optimizer& optimizer_;
+  const bool scheduled_;
+  std::vector<double> rates_;
+};
+
+// Of all that JSON can't write, too.
+json ToJson(const Metrics& metrics) {
+  json all = json::object();
+  for (const auto& [name, value] : metrics) all[name] = Exact(value);
+  return all;
+}
+
+Metrics ToMetrics(const json& all) {
+  Metrics metrics;
+  for (const auto& [name, value] : all.items()) {
+    metrics[name] = std::strtod(value.get<std::string>().c_str(), nullptr);
+  }
+  return metrics;
+}
+
+// What an elastic training has besides the model, and who makes its strategies.
+struct Elastic {
+  hvd::elastic::StrategyState& state;
+  std::string& progress;  // JSON, as of the last commit; "": there was none
+};
+
+// One call of Fit; of an elastic one, what it does in one membership.
 class Fitting : public Training {
  public:
-  Fitting(const Trainer& trainer, const FitArguments& arguments)
+  Fitting(const Trainer& trainer, const FitArguments& arguments, const KeepsRates& rates,
+          Elastic* elastic = nullptr)
       : trainer_(trainer),
         options_(trainer.options()),
         arguments_(arguments),
+        rates_(rates),
+        elastic_(elastic),
         type_(TypeOf(options_.precision)),
         device_(DeviceOf(options_.device)) {
     rank = hvd::rank();
@@ -199,13 +267,16 @@ class Fitting : public Training {
     steps_in_epoch = arguments.train.steps();
     Check();
     PutOn(device_, arguments.model.module());
-    strategy_ = hvd::make_strategy(options_.strategy, arguments.model, arguments.optimizer,
-                                   options_.strategy_options);
-    if (type_ == torch::kHalf) scaler_.emplace(options_.loss_scaler);
-    for (auto& group : arguments.optimizer.param_groups()) {
-      rates_.push_back(group.options().get_lr());
+    if (elastic_ == nullptr) {
+      own_strategy_ = hvd::make_strategy(options_.strategy, arguments.model, arguments.optimizer,
+                                         options_.strategy_options);
     }
-    if (!options_.resume.empty()) Load();
+    if (type_ == torch::kHalf) scaler_.emplace(options_.loss_scaler);
+    if (elastic_ != nullptr && !elastic_->progress.empty()) {
+      GoOn();
+    } else if (!options_.resume.empty()) {
+      Load();
+    }
     first_epoch = epoch + 1;
   }
 
@@ -213,43 +284,34 @@ class Fitting : public Training {
     const auto start = std::chrono::steady_clock::now();
     ForEach("OnCheck", &Callback::OnCheck);
     ForEach("OnBegin", &Callback::OnBegin);
+    if (elastic_ != nullptr && elastic_->progress.empty()) Commit();
     bool stopped = AnyoneStops();  // it may have come to its end before
     while (!stopped && epoch < max_epochs) {
       ++epoch;
       TrainEpoch();
       stopped = AnyoneStops() && epoch < max_epochs;
     }
-    if (epoch < first_epoch) strategy_->finish();  // no epoch has done it
+    // No epoch has done it, or a commit has come after it.
+    if (elastic_ != nullptr || epoch < first_epoch) strategy().finish();
     ForEach("OnEnd", &Callback::OnEnd);
-    for (size_t group = 0; arguments_.learning_rate && group < rates_.size(); ++group) {
-      arguments_.optimizer.param_groups()[group].options().set_lr(rates_[group]);
-    }
+    rates_.Scale(1);
     return {epoch, step,
             std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(),
             stopped, metrics};
   }
 
-  hvd::Strategy& strategy() override { return *strategy_; }
+  hvd::Strategy& strategy() override {
+    return elastic_ != nullptr ? elastic_->state.strategy() : *own_strategy_;
+  }
 
   void Save(const std::string& path) override {
-    Progress progress{epoch, step, ranks, json::array(), json::object()};
-    if (scaler_) {
-      const hvd::LossScaler::State& state = scaler_->state();
-      const json mine = {state.scale, state.finite_steps, state.skipped_steps};
-      for (const std::string& text :
-           hvd::allgather_object(mine.dump(), {.name = "trainer.scalers"})) {
-        progress.scalers.push_back(json::parse(text));
-      }
-    }
+    Progress progress{epoch, step, ranks, GetScalers(), json::object()};
     Together("save", [&] {
       if (rank != 0) return;
-      for (const auto& callback : arguments_.callbacks) {
-        json state = callback->SaveState();
-        if (!state.is_null()) progress.callbacks[callback->name()] = std::move(state);
-      }
+      progress.callbacks = GetCallbacks();
       WriteProgress(path, progress);
     });
-    strategy_->save(path);
+    strategy().save(path);
   }
 
  private:
@@ -280,6 +342,76 @@ class Fitting : public Training {
     }
   }
 
+  // By rank; empty without one. Collective.
+  json GetScalers() const {
+    json scalers = json::array();
+    if (!scaler_) return scalers;
+    const hvd::LossScaler::State& state = scaler_->state();
+    const json mine = {state.scale, state.finite_steps, state.skipped_steps};
+    for (const std::string& text :
+         hvd::allgather_object(mine.dump(), {.name = "trainer.scalers"})) {
+      scalers.push_back(json::parse(text));
+    }
+    return scalers;
+  }
+  // One of the same number in another membership, or else the first one's: all are alike where
+  // gradients are reduced.
+  void SetScaler(const json& scalers) {
+    if (!scaler_ || scalers.empty()) return;
+    const size_t mine = static_cast<size_t>(rank) < scalers.size() ? static_cast<size_t>(rank) : 0;
+    const json& state = scalers.at(mine);
+    scaler_->set_state({state.at(0), state.at(1), state.at(2)});
+  }
+  json GetCallbacks() const {
+    json states = json::object();
+    for (const auto& callback : arguments_.callbacks) {
+      json state = callback->SaveState();
+      if (!state.is_null()) states[callback->name()] = std::move(state);
+    }
+    return states;
+  }
+  void SetCallbacks(const json& states) {
+    for (const auto& callback : arguments_.callbacks) {
+      const auto it = states.find(callback->name());
+      if (it != states.end()) callback->LoadState(*it);
+    }
+  }
+
+  // `means`: of an epoch that has not ended.
+  void Commit(const Means* means = nullptr) {
+    json all = {{"epoch", epoch - (means != nullptr ? 1 : 0)},
+                {"step", step},
+                {"processed", means != nullptr ? arguments_.train.processed() : 0},
+                {"metrics", ToJson(metrics)},
+                {"means", means != nullptr ? ToJson(means->all()) : json::object()},
+                {"samples", means != nullptr ? means->all_samples() : 0},
+                {"resumed_from", resumed_from},
+                {"scalers", GetScalers()}};
+    Together("commit", [&] {
+      if (rank == 0) all["callbacks"] = GetCallbacks();
+    });
+    // A path may be no UTF-8.
+    elastic_->progress = hvd::broadcast_object(
+        all.dump(-1, ' ', false, json::error_handler_t::replace), 0, {.name = "trainer.progress"});
+    elastic_->state.commit();
+  }
+
+  // As of the last commit, by other ranks perhaps.
+  void GoOn() {
+    Together("progress", [&] {
+      const json all = json::parse(elastic_->progress);
+      epoch = all.at("epoch");
+      step = all.at("step");
+      processed_ = all.at("processed");
+      metrics = ToMetrics(all.at("metrics"));
+      means_before_ = ToMetrics(all.at("means"));
+      samples_before_ = all.at("samples");
+      resumed_from = all.at("resumed_from");
+      SetScaler(all.at("scalers"));
+      SetCallbacks(all.at("callbacks"));
+    });
+  }
+
   void Load() {
     std::string path;
     Together("resume", [&] {
@@ -296,7 +428,7 @@ class Fitting : public Training {
     std::string mine;
     Together("progress", [&] {
       progress = ReadProgress(path);
-      if (progress.ranks != ranks) {
+      if (progress.ranks != ranks && elastic_ == nullptr) {
         throw std::runtime_error(path + " is of a training on " + std::to_string(progress.ranks) +
                                  " ranks, which can go on as it was on as many; here are " +
                                  std::to_string(ranks) +
@@ -311,40 +443,48 @@ class Fitting : public Training {
     Agree("checkpoint", mine);
     Together("states", [&] {
       try {
-        for (const auto& callback : arguments_.callbacks) {
-          const auto it = progress.callbacks.find(callback->name());
-          if (it != progress.callbacks.end()) callback->LoadState(*it);
-        }
-        if (!scaler_ || progress.scalers.empty()) return;
-        const json& state = progress.scalers.at(static_cast<size_t>(rank));
-        scaler_->set_state({state.at(0), state.at(1), state.at(2)});
+        SetCallbacks(progress.callbacks);
+        SetScaler(progress.scalers);
       } catch (const json::exception& error) {
         throw std::runtime_error(ProgressPath(path) +
                                  " is damaged, or of another trainer: " + error.what());
       }
     });
-    strategy_->load(path);
+    strategy().load(path);
     epoch = progress.epoch;
     step = progress.step;
   }
 
   void TrainEpoch() {
     // By epoch, so that a training that goes on draws what an uninterrupted one would have drawn.
+    const int64_t before = std::exchange(processed_, 0);
     torch::manual_seed(options_.seed + 1'000'003 * static_cast<uint64_t>(epoch) +
-                       7'919 * static_cast<uint64_t>(rank));
-    arguments_.train.Begin(epoch);
-    Means means({{"loss", arguments_.loss}});
-    for (int64_t i = 0; i < steps_in_epoch; ++i) {
+                       7'919 * static_cast<uint64_t>(rank) +
+                       104'729 * static_cast<uint64_t>(before));
+    arguments_.train.Begin(epoch, before);
+    const int64_t steps = arguments_.train.steps();
+    Means means({{"loss", arguments_.loss}}, std::exchange(means_before_, {}),
+                std::exchange(samples_before_, 0));
+    for (int64_t i = 0; i < steps; ++i) {
       const std::optional<Batch> batch = arguments_.train.Next();
       if (!batch) Refuse("batch " + std::to_string(i + 1) + " of the epoch is missing");
       Step({batch->input.to(device_), batch->target.to(device_)}, &means);
       ++step;
       for (const auto& callback : arguments_.callbacks) callback->OnStep(*this);
+      if (elastic_ == nullptr || step % options_.commit_steps != 0 || i + 1 == steps) continue;
+      means.Collect();
+      Commit(&means);
     }
-    strategy_->finish();
-    Metrics own = means.Get();
-    if (scaler_) own["loss_scale"] = scaler_->scale();
-    metrics = hvd::average_metrics(own, means.samples(), "trainer.metrics");
+    strategy().finish();
+    if (elastic_ != nullptr) {
+      if (steps > 0) means.Collect();
+      metrics = means.all();
+      if (scaler_) metrics["loss_scale"] = scaler_->scale();
+    } else {
+      Metrics own = means.Get();
+      if (scaler_) own["loss_scale"] = scaler_->scale();
+      metrics = hvd::average_metrics(own, means.samples(), "trainer.metrics");
+    }
     if (arguments_.validation != nullptr) {
       for (const auto& [name, value] : trainer_.Evaluate(arguments_.model, *arguments_.validation,
                                                          arguments_.loss, arguments_.metrics)) {
@@ -354,28 +494,27 @@ class Fitting : public Training {
     ForEach("OnMetrics", &Callback::OnMetrics);
     ForEach("OnEpoch", &Callback::OnEpoch);
     ForEach("OnCheckpoint", &Callback::OnCheckpoint);
+    if (elastic_ != nullptr) Commit();
   }
 
   void Step(const Batch& batch, Means* means) {
-    for (size_t group = 0; arguments_.learning_rate && group < rates_.size(); ++group) {
-      arguments_.optimizer.param_groups()[group].options().set_lr(rates_[group] *
-                                                                  arguments_.learning_rate(step));
-    }
-    strategy_->zero_grad();
+    hvd::Strategy& strategy = this->strategy();
+    if (arguments_.learning_rate) rates_.Scale(arguments_.learning_rate(step));
+    strategy.zero_grad();
     torch::Tensor loss;
     {
       const hvd::Autocast autocast(type_);
-      loss = arguments_.loss(strategy_->forward(batch.input), batch.target);
+      loss = arguments_.loss(strategy.forward(batch.input), batch.target);
     }
-    strategy_->backward(scaler_ ? scaler_->scale(loss) : loss);
+    strategy.backward(scaler_ ? scaler_->scale(loss) : loss);
     if (options_.max_norm > 0) {
-      if (scaler_) (void)scaler_->unscale(*strategy_);
-      (void)strategy_->clip_grad_norm(options_.max_norm);
+      if (scaler_) (void)scaler_->unscale(strategy);
+      (void)strategy.clip_grad_norm(options_.max_norm);
     }
     if (scaler_) {
-      (void)scaler_->step(*strategy_);
+      (void)scaler_->step(strategy);
     } else {
-      strategy_->step();
+      strategy.step();
     }
     means->Add("loss", loss, batch.input.size(0));
     means->Count(batch.input.size(0));
@@ -389,11 +528,16 @@ class Fitting : public Training {
   const Trainer& trainer_;
   const TrainerOptions& options_;
   const FitArguments& arguments_;
+  const KeepsRates& rates_;
+  Elastic* const elastic_;  // null: it is not
   const torch::ScalarType type_;
   const torch::Device device_;
-  std::unique_ptr<hvd::Strategy> strategy_;
+  std::unique_ptr<hvd::Strategy> own_strategy_;  // unless it is elastic
   std::optional<hvd::LossScaler> scaler_;
-  std::vector<double> rates_;  // of the optimizer's groups, before the schedule
+  // Of the next epoch, what was done before this membership.
+  int64_t processed_ = 0;
+  Metrics means_before_;
+  double samples_before_ = 0;
 };
 
 }  // namespace
@@ -415,6 +559,10 @@ Trainer::Trainer(TrainerOptions options) : options_(std::move(options)) {
   if (options_.devices < 0) Refuse("devices is " + std::to_string(options_.devices));
   if (options_.max_epochs < 0) Refuse("max_epochs is " + std::to_string(options_.max_epochs));
   if (!(options_.max_norm >= 0)) Refuse("max_norm is below 0");
+  if (options_.commit_steps < 1) Refuse("commit_steps is below 1");
+  if (options_.elastic && options_.devices != 0) {
+    Refuse("an elastic training has as many ranks as ruedarun --min-np gives it: leave devices 0");
+  }
   (void)IsCuda(options_.device);
   (void)TypeOf(options_.precision);
   (void)hvd::has_own_batches(options_.strategy);
@@ -446,13 +594,31 @@ int Trainer::Run(const std::function<int()>& fn) const {
     }
     throw;
   }
-  const int status = on_rank();
+  int status = 0;
+  try {
+    status = on_rank();
+  } catch (const Dismissed&) {
+    return 0;
+  }
   hvd::shutdown();
   return status;
 }
 
 FitResult Trainer::Fit(const FitArguments& arguments) const {
-  return Fitting(*this, arguments).Train();
+  const KeepsRates rates(arguments);
+  if (!options_.elastic) return Fitting(*this, arguments, rates).Train();
+  PutOn(DeviceOf(options_.device), arguments.model.module());
+  std::string progress;
+  hvd::elastic::StrategyState state(
+      {.strategy = options_.strategy, .strategy_options = options_.strategy_options},
+      arguments.model, arguments.optimizer, progress);
+  FitResult result;
+  const bool wanted = hvd::elastic::run(state, [&] {
+    Elastic elastic{state, progress};
+    result = Fitting(*this, arguments, rates, &elastic).Train();
+  });
+  if (!wanted) throw Dismissed();
+  return result;
 }
 
 Metrics Trainer::Evaluate(const hvd::Model& model, Loader& loader, const Function& loss,
@@ -467,7 +633,7 @@ Metrics Trainer::Evaluate(const hvd::Model& model, Loader& loader, const Functio
   {
     const torch::NoGradGuard no_grad;
     const hvd::Autocast autocast(TypeOf(options_.precision));
-    loader.Begin(1);
+    loader.Begin(1, 0);
     while (const std::optional<Batch> batch = loader.Next()) {
       const torch::Tensor output = model.forward(batch->input.to(device));
       const torch::Tensor target = batch->target.to(device);

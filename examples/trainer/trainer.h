@@ -24,6 +24,7 @@
 #include <rueda/strategy.hpp>
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -55,9 +56,21 @@ struct TrainerOptions {
   // ddp2 and mirrored if layers draw random numbers (dropout): a process's replicas share torch's
   // generator, and come to it in any order.
   uint64_t seed = 0;
+  // Goes on when ranks are lost or come, in a job that `ruedarun --min-np` has started: see
+  // rueda/torch_elastic.hpp. With it `devices` is 0.
+  bool elastic = false;
+  // elastic: commits after so many steps, and at the end of each epoch. A lost rank costs the
+  // others what they have done since.
+  int64_t commit_steps = 100;
   // A file that ModelCheckpoint has written, or its directory, for what rank 0 finds to be the
   // newest one in it: the training goes on there. All ranks read it. "": begins anew.
   std::string resume;
+};
+
+// Thrown by an elastic Fit: this process is not wanted any more, as its host is taken away. Run
+// catches it; a program without Run ends with status 0, and does not call shutdown().
+struct Dismissed : std::exception {
+  const char* what() const noexcept override { return "this process is not wanted any more"; }
 };
 
 // A scalar; a mean over the samples.
@@ -105,8 +118,8 @@ class Trainer {
   // modes that its modules are in: those in eval() stay so. Callbacks remember: another Fit takes
   // new ones. RUEDA_INVALID_ARGUMENT, on all ranks: they differ in options, callbacks, their number
   // of batches or the checkpoint's bytes; no rank has a batch of the validation loader; the
-  // checkpoint can't be read, or is another number of ranks'; a callback has thrown something, on
-  // one rank perhaps.
+  // checkpoint can't be read, or is another number of ranks' (an elastic one takes it all the
+  // same); a callback has thrown something, on one rank perhaps.
   FitResult Fit(const FitArguments& arguments) const;
 
   // "loss" and the metrics over all ranks' batches together; each rank's part of the samples may

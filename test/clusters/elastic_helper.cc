@@ -1,12 +1,15 @@
 // A process of the elastic jobs that elastic_test.py starts.
 //
 //   elastic_helper --steps N [--commit N] [--pause MS] [--work N] [--until FILE] [--ballast MIB]
+//                  [--own rank|host]
 //   elastic_helper --regroups N
 //
 // Trains a model whose every bit depends on the steps, the ranks, their number and their places.
 // Says in each membership, as one line, which it is, and when an operation has first been completed
 // there. At the end it replays, alone, what the memberships have done, and compares: `done` and the
-// digest of the weights, or `wrong`.
+// digest of the weights, or `wrong`. With --own each rank has a part of an array alone, and a count
+// of its own steps, whose copies are with another rank, or on another host: these must come out
+// right, too.
 //
 // The other way begins so many memberships of the same ranks, one after the other, and says what
 // the process has after the tenth and after the last one.
@@ -21,8 +24,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "rueda/elastic.hpp"
@@ -40,14 +45,19 @@ struct Options {
   int regroups = 0;
   size_t ballast = 0;  // memory of the process in slot 3, in MiB
   std::string until;   // it ends at the commit after there is such a file
+  std::string own;
 };
 
 Options ParseOptions(int argc, char** argv) {
-  static const option kOptions[] = {
-      {"steps", required_argument, nullptr, 's'},   {"commit", required_argument, nullptr, 'c'},
-      {"pause", required_argument, nullptr, 'p'},   {"work", required_argument, nullptr, 'w'},
-      {"ballast", required_argument, nullptr, 'b'}, {"regroups", required_argument, nullptr, 'r'},
-      {"until", required_argument, nullptr, 'u'},   {}};
+  static const option kOptions[] = {{"steps", required_argument, nullptr, 's'},
+                                    {"commit", required_argument, nullptr, 'c'},
+                                    {"pause", required_argument, nullptr, 'p'},
+                                    {"work", required_argument, nullptr, 'w'},
+                                    {"ballast", required_argument, nullptr, 'b'},
+                                    {"regroups", required_argument, nullptr, 'r'},
+                                    {"until", required_argument, nullptr, 'u'},
+                                    {"own", required_argument, nullptr, 'o'},
+                                    {}};
   Options options;
   int choice;
   while ((choice = getopt_long(argc, argv, "", kOptions, nullptr)) != -1) {
@@ -58,6 +68,7 @@ Options ParseOptions(int argc, char** argv) {
     if (choice == 'b') options.ballast = std::strtoul(optarg, nullptr, 10);
     if (choice == 'r') options.regroups = std::atoi(optarg);
     if (choice == 'u') options.until = optarg;
+    if (choice == 'o') options.own = optarg;
     if (choice == '?') std::exit(2);
   }
   return options;
@@ -124,6 +135,35 @@ std::vector<float> Replay(const std::vector<int32_t>& history, size_t parameters
   return weights;
 }
 
+// What one rank has alone.
+struct Alone {
+  explicit Alone(elastic::Redundancy redundancy)
+      : part(kElements, redundancy), steps(0, redundancy) {}
+  static constexpr size_t kElements = 10'007;
+  elastic::Sharded<int64_t> part;
+  elastic::Own<int64_t> steps;
+
+  void Step(int step) {
+    for (size_t i = 0; i < part.local.size(); ++i) {
+      part.local[i] += (step + 1) * static_cast<int64_t>(part.begin() + i);
+    }
+    ++steps.value;
+  }
+  // Collective. `rank_steps`: that all ranks have done together.
+  bool IsRight(int step, int64_t rank_steps) {
+    const int64_t sum = int64_t{step} * (step + 1) / 2;
+    bool right = part.local.size() == part.end() - part.begin();
+    for (size_t i = 0; i < part.local.size(); ++i) {
+      right &= part.local[i] == sum * static_cast<int64_t>(part.begin() + i);
+    }
+    for (const int64_t inherited : std::exchange(steps.inherited, {})) steps.value += inherited;
+    const int64_t elements = static_cast<int64_t>(part.local.size());
+    const int64_t all = rueda::allreduce(steps.value, {.name = "own steps", .op = rueda::Sum});
+    const int64_t whole = rueda::allreduce(elements, {.name = "own elements", .op = rueda::Sum});
+    return right && all == rank_steps && whole == static_cast<int64_t>(kElements);
+  }
+};
+
 uint64_t Digest(const std::vector<float>& weights) {
   uint64_t digest = 1469598103934665603u;  // FNV-1a
   for (const float weight : weights) {
@@ -176,8 +216,16 @@ int Main(int argc, char** argv) {
   std::vector<float> weights(options.parameters), gradient;
   std::vector<int32_t> history;  // see Replay
   int step = 0;
-  elastic::State state(weights, history, step);
+  Alone alone(options.own == "host" ? elastic::Redundancy::kHost : elastic::Redundancy::kRank);
+  std::optional<elastic::State> made;
+  if (options.own.empty()) {
+    made.emplace(weights, history, step);
+  } else {
+    made.emplace(weights, history, step, alone.part, alone.steps);
+  }
+  elastic::State& state = *made;
   int resets = 0;
+  bool right = true;
   state.register_reset_callback([&] { ++resets; });
   const bool wanted = elastic::run(state, [&] {
     const rueda_membership info = elastic::membership_info();
@@ -190,6 +238,7 @@ int Main(int argc, char** argv) {
       Update(&weights, gradient);
       history.push_back(rueda::size());
       history.insert(history.end(), places.begin(), places.end());
+      alone.Step(step);
       if (is_first) {
         Say("membership %llu rank %d of %d survivors %d step %d pid %d at %.6f\n",
             static_cast<unsigned long long>(info.number), info.rank, info.ranks, info.survivors,
@@ -204,12 +253,17 @@ int Main(int argc, char** argv) {
       const int own = options.until.empty() ? 0 : access(options.until.c_str(), F_OK) == 0;
       is_over = rueda::allreduce(own, {.name = "end", .op = rueda::Max}) != 0;
     }
+    int64_t rank_steps = 0;
+    for (size_t at = 0; at < history.size(); at += static_cast<size_t>(history[at]) + 1) {
+      rank_steps += history[at];
+    }
+    right = options.own.empty() || alone.IsRight(step, rank_steps);
   });
   if (!wanted) {
     Say("dismissed\n");
     return 0;
   }
-  const bool right = weights == Replay(history, options.parameters);
+  right &= weights == Replay(history, options.parameters);
   Say("%s %016llx after %d resets\n", right ? "done" : "wrong",
       static_cast<unsigned long long>(Digest(weights)), resets);
   rueda::shutdown();

@@ -3,12 +3,14 @@ bit, that a replay of its memberships gives."""
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
+import zipfile
 
 import hosts
 import slurm
@@ -36,14 +38,29 @@ def lives(pid):
         return False
 
 
+PARAMETERS = 6  # of the model
+# Each rank's optimizer remembers its own gradients: after a change all have the source's.
+STEPPED_ALONE = ("adasum", "local_sgd", "diloco", "decentralized", "low_precision_decentralized", "async")
+
+
+def saved(path):
+    """What Strategy::save has written: the names, and the bytes of the tensors in order."""
+    with zipfile.ZipFile(path) as archive:
+        tensors = [name for name in archive.namelist() if "/data/" in name]
+        tensors.sort(key=lambda name: int(name.rpartition("/")[2]))
+        pickles = [name for name in archive.namelist() if name.endswith("data.pkl")]
+        return [archive.read(name) for name in pickles + tensors]
+
+
 class Job:
     """ruedarun with the helper; its output goes to a file that may be read meanwhile."""
 
-    def __init__(self, test, *options, steps=100, pause=0, commit=5, wrap=(), program=None):
+    def __init__(self, test, *options, steps=100, pause=0, commit=5, own="", wrap=(), program=None):
         self.folder = tempfile.mkdtemp()
         self.path = os.path.join(self.folder, "out")
         self.end = os.path.join(self.folder, "end")
-        words = program or [HELPER, "--steps", str(steps), "--pause", str(pause), "--commit", str(commit), "--until", self.end]
+        words = program or [HELPER, "--steps", str(steps), "--pause", str(pause), "--commit", str(commit), "--until", self.end,
+                            *(["--own", own] if own else [])]
         with open(self.path, "wb") as out:
             self.process = subprocess.Popen([*wrap, RUEDARUN, *map(str, options), "-x", f"RUEDA_RECORDER_DIR={self.folder}",
                                              "--verbose", *words],
@@ -69,6 +86,12 @@ class Job:
                 return found
             time.sleep(0.01)
 
+    def await_file(self, path):
+        deadline = time.monotonic() + HANG
+        while not os.path.exists(path):
+            self.test.assertTrue(time.monotonic() < deadline and self.process.poll() is None, f"no {path}:\n{self.text()}")
+            time.sleep(0.01)
+
     def await_membership(self, size, after=0):
         """The number of one of so many ranks, all of which are at work in it, and their pids by rank."""
         deadline = time.monotonic() + HANG
@@ -82,6 +105,10 @@ class Job:
             time.sleep(0.01)
         self.test.fail(f"no membership of {size} after {after}:\n{self.text()}")
         return None
+
+    def finish(self):
+        """At the next commit."""
+        open(self.end, "wb").close()
 
     def wait(self):
         try:
@@ -126,6 +153,28 @@ class OneHost(unittest.TestCase):
         _, survivors = job.await_membership(2, after=first)
         self.assertEqual(list(survivors.values()), [pids[1], pids[2]])
         job.expect_done(3)
+
+    def test_what_one_rank_has_alone(self):
+        """Its partner has it, too."""
+        job = Job(self, "-np", 4, "--min-np", 2, "--blacklist-cooldown-range", 0.1, 0.1, steps=100_000, pause=2, own="rank")
+        number, pids = job.await_membership(4)
+        for victim in (2, 0, 3):
+            os.kill(pids[victim], signal.SIGKILL)
+            number, _ = job.await_membership(3, after=number)
+            number, pids = job.await_membership(4, after=number)
+        job.finish()
+        job.expect_done(4)
+
+    def test_a_rank_and_its_partner_are_lost_together(self):
+        job = Job(self, "-np", 4, "--min-np", 2, steps=100_000, pause=2, own="rank")
+        _, pids = job.await_membership(4)
+        for victim in (1, 2):
+            os.kill(pids[victim], signal.SIGSTOP)
+        for victim in (1, 2):
+            os.kill(pids[victim], signal.SIGKILL)
+        self.assertNotEqual(job.wait(), 0, job.text())
+        self.assertIn("the part of former rank 1 of 4 is lost or damaged, and so is its partner's copy: begin again from a "
+                      "checkpoint", job.text())
 
     def test_a_stopped_rank_is_removed(self):
         job = Job(self, "-np", 3, "--min-np", 2, "-x", "RUEDA_HEARTBEAT_LIMIT_S=1", steps=300, pause=5)
@@ -318,6 +367,24 @@ class Discovery(unittest.TestCase):
         job.await_membership(2, after=second)
         job.expect_done(2)
 
+    def test_who_leaves_hands_over_what_it_has_alone(self):
+        """Also to others than its partner, which leaves, too."""
+        job = self.start("localhost:2\n127.0.0.1:2\n", "--min-np", 1, steps=100_000, pause=2, own="rank")
+        number, _ = job.await_membership(4)
+        self.say("127.0.0.1:2\n")
+        number, _ = job.await_membership(2, after=number)
+        self.say("localhost:2\n127.0.0.1:2\n")
+        number, _ = job.await_membership(4, after=number)
+        self.say("localhost:1\n")
+        number, _ = job.await_membership(1, after=number)
+        self.say("localhost:4\n")
+        number, _ = job.await_membership(4, after=number)
+        self.say("localhost:2\n")
+        job.await_membership(2, after=number)
+        job.finish()
+        job.expect_done(2)
+        self.assertNotIn("killed by", job.text())
+
     def test_two_changes_within_a_second(self):
         job = self.start("localhost:2\n", "--min-np", 1, steps=1_500, pause=5)
         first, _ = job.await_membership(2)
@@ -357,6 +424,97 @@ class LibTorch(unittest.TestCase):
         self.assertLess(end, begin / 4, job.text())
 
 
+    def train_with(self, strategy, ranks, changes):
+        """The strategy begins each membership with what was committed, to the bit: `changes` gets the job, its first
+        membership and its pids, and makes others."""
+        support.skip("" if TORCH_HELPER else "it was not given")
+        folder = tempfile.mkdtemp()
+        job = Job(self, *ranks, "--blacklist-cooldown-range", 0.1, 0.1, program=[TORCH_HELPER, "--strategy", strategy, folder])
+        job.end = os.path.join(folder, "end")
+        changes(job, folder)
+        job.finish()
+        job.expect_done()
+        begun = 0
+        for name in os.listdir(folder):
+            word, _, numbers = name.partition("-")
+            if word != "begin" or numbers.startswith("1-"):
+                continue
+            number, step = map(int, numbers.split("-"))
+            committed = [each for each in range(1, number) if os.path.exists(os.path.join(folder, f"commit-{each}-{step}"))]
+            self.assertTrue(committed or step == 0, f"{name} of {sorted(os.listdir(folder))}\n{job.text()}")
+            before = f"commit-{committed[-1]}-{step}" if committed else "begin-1-0"
+            one, other = (saved(os.path.join(folder, each)) for each in (before, name))
+            self.assertGreater(min(len(one), len(other)), PARAMETERS)
+            if strategy == "qadam":  # at the end is what compression has lost, by rank: 1 or 2
+                count = min(len(one), len(other)) - 1
+                one, other = one[1:count], other[1:count]
+            if strategy in STEPPED_ALONE:
+                one, other = one[1:PARAMETERS + 1], other[1:PARAMETERS + 1]
+            self.assertTrue(one == other, f"{before} and {name}\n{job.text()}")
+            begun += 1
+        self.assertGreaterEqual(begun, 2, job.text())
+        shutil.rmtree(folder)
+
+    def lose_rank_0(self, job, folder):
+        first, pids = job.await_membership(len(self.ranks))
+        job.await_file(os.path.join(folder, f"commit-{first}-12"))
+        os.kill(pids[0], signal.SIGKILL)
+        second, _ = job.await_membership(len(self.ranks) - 1, after=first)
+        job.await_membership(len(self.ranks), after=second)
+
+    def test_what_ranks_have_alone_with_a_strategy(self):
+        self.ranks = range(4)
+        for strategy in ("sharded", "fsdp", "pipeline"):
+            with self.subTest(strategy):
+                self.train_with(strategy, ("-np", 4, "--min-np", 2), self.lose_rank_0)
+
+    def test_every_other_strategy(self):
+        self.ranks = range(2)  # an average of two equal numbers is the same number
+        for strategy in ("ddp", "ddp2", "multi_worker", "bytegrad", "qadam", *STEPPED_ALONE):
+            with self.subTest(strategy):
+                self.train_with(strategy, ("-np", 2, "--min-np", 1), self.lose_rank_0)
+
+    def test_ranks_with_shards_leave_and_come(self):
+        file = os.path.join(tempfile.mkdtemp(), "hosts")
+
+        def say(slots):
+            with open(file, "w", encoding="utf-8") as out:
+                out.write(f"localhost:{slots}\n")
+
+        def change(job, folder):
+            number, _ = job.await_membership(4)
+            job.await_file(os.path.join(folder, f"commit-{number}-12"))
+            for slots in (2, 3, 1):
+                say(slots)
+                number, _ = job.await_membership(slots, after=number)
+
+        for strategy in ("sharded", "fsdp"):
+            with self.subTest(strategy):
+                say(4)
+                self.train_with(strategy, ("--hostfile", file, "--min-np", 1), change)
+
+
+    def test_the_trainer_goes_on(self):
+        """Each epoch is in its log once, whoever has written it."""
+        mnist = os.path.join(os.path.dirname(RUEDARUN), "mnist")
+        support.skip("" if os.path.exists(mnist) else "mnist was not built")
+        for strategy in ("ddp", "fsdp"):
+            with self.subTest(strategy):
+                folder = tempfile.mkdtemp()
+                log = os.path.join(folder, "log.csv")
+                job = Job(self, "-np", 3, "--min-np", 2, "--blacklist-cooldown-range", 0.1, 0.1,
+                          program=[mnist, "--elastic", "--commit-steps", "5", "--epochs", "40", "--strategy", strategy, "--csv", log,
+                                   "--checkpoint", os.path.join(folder, "checkpoints")])
+                job.await_words(r"^\[0\] epoch +3 ")
+                os.kill(int(job.await_words(r"process 0 started, pid (\d+)")[1]), signal.SIGKILL)
+                job.await_words(r"membership 3 of 3 ranks")
+                self.assertEqual(job.wait(), 0, job.text())
+                self.assertRegex(job.text(), r'"ranks": 3, "epochs": 40, "test_accuracy": 0.9\d+, "replicas_equal": true')
+                with open(log, encoding="utf-8") as file:
+                    self.assertEqual([line.split(",")[0] for line in file][1:], [str(epoch) for epoch in range(1, 41)])
+                shutil.rmtree(folder)
+
+
 class Hosts(unittest.TestCase):
     """Network namespaces, which ruedarun reaches by ssh."""
 
@@ -382,6 +540,16 @@ class Hosts(unittest.TestCase):
         second, _ = job.await_membership(5, after=first)
         print(f"between hosts the others are at work after {time.monotonic() - killed:.3f} s", flush=True)
         job.await_membership(6, after=second)
+        job.expect_done(6)
+
+    def test_a_host_is_lost_and_what_its_ranks_had_alone_is_not(self):
+        job = self.start("--min-np", 2, steps=100_000, pause=2, own="host")
+        first, pids = job.await_membership(6)
+        for rank in (2, 3):
+            os.kill(pids[rank], signal.SIGKILL)
+        second, _ = job.await_membership(4, after=first)
+        job.await_membership(6, after=second)
+        job.finish()
         job.expect_done(6)
 
     def test_rank_0_is_killed(self):

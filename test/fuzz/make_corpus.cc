@@ -459,7 +459,7 @@ void WriteMemberships() {
   record.set_source(2);
   Write("m_record_of_a_new_source", told.SerializeAsString());
   told.mutable_change()->set_added(true);
-  told.mutable_change()->set_removed(true);
+  told.mutable_change()->add_leaving(1);
   Write("m_change", told.SerializeAsString());
   told.set_dismissal("the host is taken away");
   Write("m_dismissal", told.SerializeAsString());

@@ -99,6 +99,15 @@ def test_a_partner_is_on_another_host_if_that_is_wanted():
     assert _own_state.partners(["a", "b", "c"], "host") == [1, 2, 0]
     assert _own_state.partners(["a", "a", "a", "b"], "host") == [3, 3, 3, 0]
     assert _own_state.partners(["a", "a"], "host") == [1, 0]
+
+
+def test_no_partner_leaves():
+    assert _own_state.partners(["a"] * 4, "rank", {2, 3}) == [1, 0, 0, 0]
+    assert _own_state.partners(["a", "a", "b", "b"], "rank", {2, 3}) == [1, 0, 0, 1]
+    assert _own_state.partners(["a", "a", "b", "b"], "rank", {0, 1, 3}) == [2, 2, None, 2]
+    assert _own_state.partners(["a", "a", "b", "b"], "host", {2, 3}) == [1, 0, 0, 1]
+    assert _own_state.partners(["a", "b", "c"], "host", {1}) == [2, 2, 0]
+    assert _own_state.partners(["a", "a"], "rank", {0, 1}) == [None, None]
     with pytest.raises(ValueError, match="'disk'"):
         elastic.Own(1, redundancy="disk")
 

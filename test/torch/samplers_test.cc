@@ -2,10 +2,12 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <set>
 #include <sstream>
 
+#include "rueda/torch_elastic.hpp"
 #include "rueda/training.hpp"
 #include "test/torch/ranks.h"
 
@@ -318,6 +320,70 @@ TEST(LoadBalancingSampler, CostsMayBeAFunctionAndMustBeNumbers) {
               hvd::LoadBalancingSampler({1, 2}, -1, {}, {0, 1});
             }),
             RUEDA_INVALID_ARGUMENT);
+}
+
+// What all ranks have taken, in any order.
+Indices OfAllRanks(const Indices& own) {
+  const std::string bytes(reinterpret_cast<const char*>(own.data()), own.size() * sizeof own[0]);
+  Indices all;
+  for (const std::string& theirs : hvd::allgather_object(bytes)) {
+    Indices indices(theirs.size() / sizeof(size_t));
+    std::memcpy(indices.data(), theirs.data(), theirs.size());
+    all.insert(all.end(), indices.begin(), indices.end());
+  }
+  return all;
+}
+
+RANKS_TEST(ElasticSampler, WhatIsNotProcessedIsDealtOutAnew, 1, 2, 3) {
+  const auto ranks = static_cast<size_t>(hvd::size());
+  const size_t size = 50;
+  hvd::elastic::ElasticSampler before(size, {.seed = 7});
+  before.set_epoch(3);
+  Indices own;
+  for (int batch = 0; batch < 3; ++batch) {
+    const Indices taken = *before.next(2);
+    if (batch == 2) break;  // lost before it was recorded
+    own.insert(own.end(), taken.begin(), taken.end());
+    before.record_batch(2);
+  }
+  EXPECT_EQ(before.processed(), 4 * ranks);
+  hvd::elastic::ElasticSampler after(size, {.seed = 7});
+  after.from_bytes(before.to_bytes());
+  EXPECT_EQ(after.epoch(), 3u);
+  EXPECT_EQ(after.processed(), 4 * ranks);
+  after.reset();  // as a data loader does
+  while (const auto taken = after.next(5)) {
+    own.insert(own.end(), taken->begin(), taken->end());
+    after.record_batch(5);
+  }
+  EXPECT_EQ(after.processed(), size);
+  const Indices all = OfAllRanks(own);
+  EXPECT_EQ(std::set<size_t>(all.begin(), all.end()).size(), size) << "each sample";
+  const size_t repeated = (ranks - (size - 4 * ranks) % ranks) % ranks;
+  EXPECT_EQ(all.size(), size + repeated) << "once, but for those that make shares equal";
+  after.set_epoch(4);
+  EXPECT_EQ(after.processed(), 0u);
+  EXPECT_EQ(after.count(), (size + ranks - 1) / ranks);
+}
+
+TEST(DistributedSampler, WhatWasProcessedIsLeftOutForAnyNumberOfRanks) {
+  const Indices order = TakeAll(20, 1, {.seed = 5}, 2)[0];
+  for (const int ranks : {1, 2, 3, 4}) {
+    for (const hvd::Remainder remainder : {hvd::Remainder::kKeep, hvd::Remainder::kDrop}) {
+      std::multiset<size_t> rest;
+      for (int rank = 0; rank < ranks; ++rank) {
+        hvd::DistributedSampler sampler(20, {.remainder = remainder, .seed = 5}, {rank, ranks});
+        sampler.set_epoch(2, 9);
+        const Indices own = Take(sampler);
+        rest.insert(own.begin(), own.end());
+      }
+      const size_t dropped =
+          remainder == hvd::Remainder::kDrop ? 11 % static_cast<size_t>(ranks) : 0;
+      EXPECT_EQ(rest, std::multiset<size_t>(order.begin() + 9,
+                                            order.end() - static_cast<ptrdiff_t>(dropped)))
+          << ranks;
+    }
+  }
 }
 
 }  // namespace

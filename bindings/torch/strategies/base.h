@@ -21,6 +21,14 @@ struct ParameterState {
   std::vector<std::pair<std::string, at::Tensor>> tensors;  // by field; as large as the parameter
 };
 
+// What one rank alone has of some of a parameter's elements.
+struct Piece {
+  size_t parameter = 0;  // by place
+  int64_t begin = 0;     // elements, in the order of memory
+  int64_t count = 0;
+  ParameterState state;  // tensors of one dimension
+};
+
 struct Parameter {
   std::string name;
   at::Tensor tensor;
@@ -30,7 +38,11 @@ struct Parameter {
   at::ScalarType type;  // at that time
 };
 
+class StrategyKeeper;
+
 class BaseStrategy : public Strategy {
+  friend class StrategyKeeper;
+
  public:
   at::Tensor forward(const at::Tensor& input) override;
   double clip_grad_norm(double max_norm) override;
@@ -64,6 +76,17 @@ class BaseStrategy : public Strategy {
   virtual void OnLoading() {}
   // It has been.
   virtual void OnLoaded() {}
+
+  // For elastic jobs. Collective: what all ranks have is the same on all, and what this rank alone
+  // has is in its pieces.
+  virtual void Settle() { finish(); }
+  // Of the optimizer's state, from strategies that HavePieces.
+  virtual std::vector<Piece> StatePieces() { return {}; }
+  // Of any rank's: takes over what belongs to this one.
+  virtual void TakeStates(const std::vector<Piece>&) {}
+  // Of the parameters that no rank has whole; a field without a name.
+  virtual std::vector<Piece> ValuePieces() { return {}; }
+  virtual bool IsWhole(size_t /*parameter*/) const { return true; }
 
   [[noreturn]] void Refuse(const std::string& message) const;
   // Of the optimizer, in its order, with their names in the model; one of several names is its
@@ -138,7 +161,14 @@ class BaseStrategy : public Strategy {
 // Sets what an optimizer remembers of `parameter`, as it is in one of its groups.
 void SetParameterState(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
                        const ParameterState& state);
-// Nothing when it remembers nothing.
+// Nothing when it remembers nothing. The tensors are its own.
 ParameterState GetParameterState(torch::optim::Optimizer& optimizer, const at::Tensor& parameter);
+
+// What an optimizer's groups are set to, by group: numbers.
+std::vector<ParameterState> GetOptions(torch::optim::Optimizer& optimizer);
+void SetOptions(torch::optim::Optimizer& optimizer, const std::vector<ParameterState>& groups);
+
+// Whether ranks have a part of the optimizer's state alone with the strategy of this name.
+bool HasPieces(const std::string& name);
 
 }  // namespace rueda::libtorch

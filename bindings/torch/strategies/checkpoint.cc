@@ -326,6 +326,25 @@ ParameterState GetParameterState(torch::optim::Optimizer& optimizer, const at::T
   return to.state;
 }
 
+std::vector<ParameterState> GetOptions(torch::optim::Optimizer& optimizer) {
+  const OptimizerKind& kind = OptimizerKindAt(OptimizerKindIndex(optimizer));
+  std::vector<ParameterState> groups;
+  for (auto& group : optimizer.param_groups()) {
+    ToState to;
+    kind.show_options(group.options(), to);
+    groups.push_back(std::move(to.state));
+  }
+  return groups;
+}
+
+void SetOptions(torch::optim::Optimizer& optimizer, const std::vector<ParameterState>& groups) {
+  const OptimizerKind& kind = OptimizerKindAt(OptimizerKindIndex(optimizer));
+  for (size_t g = 0; g < groups.size(); ++g) {
+    FromState from(groups[g]);
+    kind.show_options(optimizer.param_groups()[g].options(), from);
+  }
+}
+
 std::vector<ParameterState> BaseStrategy::GetState() {
   std::vector<ParameterState> states;
   for (const Parameter& parameter : parameters_) {
@@ -397,11 +416,7 @@ void BaseStrategy::save(const std::string& path) {
         model.insert(name, Alone(tensor));
       }
       c10::impl::GenericList groups(c10::AnyType::get());
-      for (auto& group : optimizer_.param_groups()) {
-        ToState to;
-        kind.show_options(group.options(), to);
-        groups.push_back(ToDict(to.state));
-      }
+      for (const ParameterState& group : GetOptions(optimizer_)) groups.push_back(ToDict(group));
       Dict state = NewDict();
       for (size_t i = 0; i < states.size(); ++i) {
         if (states[i].empty()) continue;
@@ -462,10 +477,7 @@ void BaseStrategy::load(const std::string& path) {
   const at::NoGradGuard no_grad;
   SetLost(contents.lost);
   for (auto& [to, from] : contents.tensors) to.copy_(from);
-  for (size_t g = 0; g < contents.groups.size(); ++g) {
-    FromState from(contents.groups[g]);
-    kind.show_options(optimizer_.param_groups()[g].options(), from);
-  }
+  SetOptions(optimizer_, contents.groups);
   SetState(contents.states);
   OnLoaded();
 }

@@ -68,6 +68,8 @@ class Pipeline : public BaseStrategy {
 
  protected:
   std::vector<ParameterState> GetState() override;
+  std::vector<Piece> StatePieces() override;
+  void TakeStates(const std::vector<Piece>& pieces) override;
 
  private:
   struct Part;
@@ -422,6 +424,31 @@ void Pipeline::finish() {
       }
     }
     broadcast_parameters(tensors, members_[static_cast<size_t>(stage)], options().process_set);
+  }
+}
+
+// A parameter's state is a piece.
+std::vector<Piece> Pipeline::StatePieces() {
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < parameters().size(); ++i) {
+    if (owner_[i] != index()) continue;
+    ParameterState state = GetParameterState(optimizer(), parameters()[i].tensor);
+    if (state.empty()) continue;
+    for (auto& [field, tensor] : state.tensors) tensor = tensor.reshape({-1});
+    pieces.push_back({i, 0, parameters()[i].tensor.numel(), std::move(state)});
+  }
+  return pieces;
+}
+
+void Pipeline::TakeStates(const std::vector<Piece>& pieces) {
+  for (const Piece& piece : pieces) {
+    if (owner_[piece.parameter] != index()) continue;
+    const at::Tensor& parameter = parameters()[piece.parameter].tensor;
+    ParameterState state = piece.state;
+    for (auto& [field, tensor] : state.tensors) {
+      tensor = tensor.to(parameter.device()).reshape(parameter.sizes());
+    }
+    SetParameterState(optimizer(), parameter, state);
   }
 }
 

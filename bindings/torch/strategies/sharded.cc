@@ -49,6 +49,13 @@ class Sharded : public BaseStrategy {
   std::vector<ParameterState> GetState() override;
   void SetState(const std::vector<ParameterState>& states) override;
   void OnLoaded() override;
+  void Settle() override;
+  std::vector<Piece> StatePieces() override;
+  void TakeStates(const std::vector<Piece>& pieces) override;
+  std::vector<Piece> ValuePieces() override;
+  bool IsWhole(size_t parameter) const override {
+    return !gathered_.has_value() || places_[parameter].first < 0;
+  }
 
  private:
   using Member = BucketLayout::Member;
@@ -70,6 +77,8 @@ class Sharded : public BaseStrategy {
   };
 
   void AddBuckets();
+  void AddPieces(const Bucket& bucket, const ParameterState& shard,
+                 std::vector<Piece>* pieces) const;
   at::Tensor ViewIn(const at::Tensor& memory, const Member& member) const;
   void MoveParameters();
   void OnGradient(size_t place);
@@ -519,6 +528,73 @@ void Sharded::finish() {
 // What operators have written to parameters goes to the shards.
 void Sharded::OnLoaded() {
   if (gathered_.has_value()) gathered_->Meet();
+}
+
+void Sharded::Settle() {
+  if (gathered_.has_value()) gathered_->Meet();  // no need of the others' shares
+}
+
+// Of what this rank's share of the bucket is of each member.
+void Sharded::AddPieces(const Bucket& bucket, const ParameterState& shard,
+                        std::vector<Piece>* pieces) const {
+  if (shard.empty()) return;
+  const int64_t first = index() * bucket.share;
+  for (const Member& member : bucket.members) {
+    const int64_t elements = parameters()[member.parameter].tensor.numel();
+    const int64_t begin = std::max(member.begin, first);
+    const int64_t end = std::min(member.begin + elements, first + bucket.share);
+    if (begin >= end) continue;
+    Piece piece{member.parameter, begin - member.begin, end - begin, {shard.numbers, {}}};
+    for (const auto& [field, tensor] : shard.tensors) {
+      piece.state.tensors.emplace_back(field, tensor.narrow(0, begin - first, end - begin));
+    }
+    pieces->push_back(std::move(piece));
+  }
+}
+
+std::vector<Piece> Sharded::StatePieces() {
+  std::vector<Piece> pieces;
+  for (const Bucket& bucket : buckets_) {
+    AddPieces(bucket, GetParameterState(optimizer(), bucket.shard), &pieces);
+  }
+  return pieces;
+}
+
+std::vector<Piece> Sharded::ValuePieces() {
+  std::vector<Piece> pieces;
+  for (const Bucket& bucket : buckets_) {
+    if (gathered_.has_value()) AddPieces(bucket, {{}, {{"", bucket.shard}}}, &pieces);
+  }
+  return pieces;
+}
+
+void Sharded::TakeStates(const std::vector<Piece>& pieces) {
+  const at::NoGradGuard no_grad;
+  for (const Piece& piece : pieces) {
+    const auto [at, member] = places_[piece.parameter];
+    if (at < 0) continue;
+    const Bucket& bucket = buckets_[static_cast<size_t>(at)];
+    const int64_t first = index() * bucket.share;
+    const int64_t from = bucket.members[static_cast<size_t>(member)].begin + piece.begin;
+    const int64_t begin = std::max(from, first);
+    const int64_t end = std::min(from + piece.count, first + bucket.share);
+    if (begin >= end) continue;
+    ParameterState shard = GetParameterState(optimizer(), bucket.shard);
+    if (shard.empty()) {
+      for (const auto& [field, tensor] : piece.state.tensors) {
+        shard.tensors.emplace_back(field, at::zeros({bucket.share}, bucket.shard.options()));
+      }
+    }
+    shard.numbers = piece.state.numbers;
+    for (const auto& [field, tensor] : shard.tensors) {
+      for (const auto& [name, values] : piece.state.tensors) {
+        if (name != field) continue;
+        tensor.narrow(0, begin - first, end - begin)
+            .copy_(values.narrow(0, begin - from, end - begin));
+      }
+    }
+    SetParameterState(optimizer(), bucket.shard, shard);
+  }
 }
 
 std::vector<ParameterState> Sharded::GetState() {

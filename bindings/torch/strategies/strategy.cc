@@ -61,6 +61,10 @@ std::vector<std::string> strategy_names() {
   return names;
 }
 
+bool HasPieces(const std::string& name) {
+  return Find(name).make == MakeSharded || Find(name).make == MakePipeline;
+}
+
 bool has_own_batches(const std::string& name) {
   return Find(name).make != MakePipeline;
 }

@@ -60,7 +60,7 @@ std::string Serialized(const std::vector<Print>& prints) {
   return text;
 }
 
-std::vector<Print> Parsed(const std::string& text) {
+std::vector<Print> PrintsIn(const std::string& text) {
   std::vector<Print> prints;
   for (size_t at = 0; at < text.size();) {
     Print print;
@@ -83,7 +83,7 @@ std::vector<Row> RowsOf(const std::vector<std::string>& objects) {
   std::vector<Row> rows;
   std::map<std::string, size_t> places;
   for (size_t index = 0; index < objects.size(); ++index) {
-    for (const Print& print : Parsed(objects[index])) {
+    for (const Print& print : PrintsIn(objects[index])) {
       const auto [it, is_new] = places.emplace(print.name, rows.size());
       if (is_new) rows.push_back({print.name, {}});
       Row& row = rows[it->second];

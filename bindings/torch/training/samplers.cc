@@ -9,6 +9,7 @@
 
 #include "bindings/torch/fingerprint.h"
 #include "bindings/torch/operation.h"
+#include "rueda/torch_elastic.hpp"
 #include "rueda/training.hpp"
 
 namespace rueda::libtorch {
@@ -82,9 +83,11 @@ class DistributedSampler::Impl {
     Begin(0);
   }
 
-  void Begin(size_t epoch) {
+  // Without the first `processed` of its order.
+  void Begin(size_t epoch, size_t processed = 0) {
     epoch_ = epoch;
-    place_ = 0;
+    place_ = taken_ = 0;
+    begin_ = processed_ = std::min(processed, size_);
     loaded_ = false;
     const std::vector<size_t> order = Order();
     own_.clear();
@@ -105,7 +108,7 @@ class DistributedSampler::Impl {
       loaded_ = false;
       return;
     }
-    Begin(epoch_);
+    Begin(epoch_, processed_);
   }
 
   std::optional<std::vector<size_t>> Next(size_t batch_size) {
@@ -120,24 +123,38 @@ class DistributedSampler::Impl {
     archive.write("identity", Identity());
     archive.write("epoch", static_cast<int64_t>(epoch_));
     archive.write("place", static_cast<int64_t>(place_));
+    if (begin_ > 0) archive.write("begin", static_cast<int64_t>(begin_));
   }
 
   void Load(torch::serialize::InputArchive& archive) {
-    c10::IValue identity, epoch, place;
+    c10::IValue identity, epoch, place, begin = int64_t{0};
     archive.read("identity", identity);
     archive.read("epoch", epoch);
     archive.read("place", place);
+    (void)archive.try_read("begin", begin);
     if (identity.toStringRef() != Identity()) {
       throw Error(RUEDA_INVALID_ARGUMENT, "sampler: it was saved as (" + identity.toStringRef() +
                                               "), and this is (" + Identity() + ")");
     }
-    Begin(static_cast<size_t>(epoch.toInt()));
+    Begin(static_cast<size_t>(epoch.toInt()), static_cast<size_t>(begin.toInt()));
     place_ = std::min(static_cast<size_t>(place.toInt()), own_.size());
     loaded_ = true;
   }
 
+  // Of this epoch, with other ranks from here on.
+  void Deal(const Part& part, size_t epoch, size_t processed) {
+    part_ = part;
+    Begin(epoch, processed);
+  }
+  void RecordBatch(size_t batch_size) {
+    taken_ = std::min(taken_ + batch_size, own_.size());
+    // What is dealt out no more belongs to the last ones.
+    processed_ = taken_ == own_.size() ? size_ : std::min(begin_ + taken_ * ranks(), size_);
+  }
+
   size_t epoch() const { return epoch_; }
   size_t count() const { return own_.size(); }
+  size_t processed() const { return processed_; }
 
  private:
   size_t ranks() const { return static_cast<size_t>(part_.ranks()); }
@@ -156,8 +173,9 @@ class DistributedSampler::Impl {
     std::vector<size_t> order(size_);
     std::iota(order.begin(), order.end(), size_t{0});
     if (options_.shuffle) chance.Shuffle(order.begin(), order.end());
-    const size_t rest = size_ % ranks();
-    if (rest > 0 && options_.remainder == Remainder::kDrop) order.resize(size_ - rest);
+    order.erase(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(begin_));
+    const size_t rest = order.size() % ranks();
+    if (rest > 0 && options_.remainder == Remainder::kDrop) order.resize(order.size() - rest);
     if (rest > 0 && options_.remainder == Remainder::kRepeat) {
       for (size_t i = 0; i < ranks() - rest; ++i) order.push_back(order[i]);
     }
@@ -191,7 +209,7 @@ class DistributedSampler::Impl {
   }
 
   const DistributedSamplerOptions options_;
-  const Part part_;
+  Part part_;
   const std::vector<double> costs_;
   const double random_level_ = 0;
   const bool by_cost_ = false;
@@ -201,14 +219,18 @@ class DistributedSampler::Impl {
   std::vector<size_t> own_;  // this rank's, in the epoch's order
   size_t place_ = 0;         // how many of them were taken
   bool loaded_ = false;      // and nothing was begun since
+  // ElasticSampler:
+  size_t begin_ = 0;      // so much of the order is not dealt out
+  size_t taken_ = 0;      // of own_, as recorded
+  size_t processed_ = 0;  // of the order
 };
 
 DistributedSampler::DistributedSampler(size_t size, DistributedSamplerOptions options,
                                        const Part& part)
     : impl_(std::make_shared<Impl>(size, options, part)) {}
 
-void DistributedSampler::set_epoch(size_t epoch) {
-  impl_->Begin(epoch);
+void DistributedSampler::set_epoch(size_t epoch, size_t processed) {
+  impl_->Begin(epoch, processed);
 }
 
 size_t DistributedSampler::epoch() const {
@@ -253,5 +275,36 @@ LoadBalancingSampler::LoadBalancingSampler(size_t size, const std::function<doub
                                            double random_level, DistributedSamplerOptions options,
                                            const Part& part)
     : LoadBalancingSampler(CostsOf(size, cost), random_level, options, part) {}
+
+namespace elastic {
+
+ElasticSampler::ElasticSampler(size_t size, DistributedSamplerOptions options)
+    : DistributedSampler(size, options) {}
+
+void ElasticSampler::set_epoch(size_t epoch) {
+  impl().Deal(global_process_set, epoch, 0);
+}
+
+void ElasticSampler::record_batch(size_t batch_size) {
+  impl().RecordBatch(batch_size);
+}
+
+size_t ElasticSampler::processed() const {
+  return impl().processed();
+}
+
+std::string ElasticSampler::to_bytes() const {
+  std::string bytes;
+  detail::AppendNumber(impl().epoch(), &bytes);
+  detail::AppendNumber(impl().processed(), &bytes);
+  return bytes;
+}
+
+void ElasticSampler::from_bytes(std::string_view bytes) {
+  const size_t epoch = detail::TakeNumber(&bytes);
+  impl().Deal(global_process_set, epoch, detail::TakeNumber(&bytes));
+}
+
+}  // namespace elastic
 
 }  // namespace rueda::libtorch

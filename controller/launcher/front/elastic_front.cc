@@ -547,7 +547,7 @@ void ElasticFront::Do(const Authority::Actions& actions) {
         SendRecord(action.slot);
         break;
       case Authority::ActionKind::kTellOfChange:
-        TellOfChange(action.added, action.removed);
+        TellOfChange(action);
         break;
       case Authority::ActionKind::kDismiss:
         Dismiss(action.slot);
@@ -611,10 +611,10 @@ void ElasticFront::SendRecord(Slot slot) {
   Tell(slot, message);
 }
 
-void ElasticFront::TellOfChange(bool added, bool removed) {
+void ElasticFront::TellOfChange(const Authority::Action& action) {
   wire::ToProcess message;
-  message.mutable_change()->set_added(added);
-  message.mutable_change()->set_removed(removed);
+  message.mutable_change()->set_added(action.added);
+  for (const Slot slot : action.leaving) message.mutable_change()->add_leaving(slot);
   for (const Slot slot : authority_.record().slots) Tell(slot, message);
 }
 

@@ -92,7 +92,7 @@ class ElasticFront {
   void Do(const Authority::Actions& actions);
   void Commit();
   void SendRecord(Slot slot);
-  void TellOfChange(bool added, bool removed);
+  void TellOfChange(const Authority::Action& action);
   void Dismiss(Slot slot);
   void Tell(Slot slot, const wire::ToProcess& message);
   void EndJob(const std::string& why);

@@ -18,6 +18,8 @@ constexpr const char* kFirstColumns = "epoch,step";
 }  // namespace
 
 void CsvLog::OnCheck(Training& training) {
+  columns_.clear();
+  lines_.clear();
   if (training.rank != 0) return;
   CheckFile(path_);
   if (training.first_epoch == 1 || !std::filesystem::is_regular_file(path_)) return;

@@ -22,6 +22,8 @@ ProgressBar::ProgressBar(std::FILE* stream) : stream_(stream), has_bar_(IsTermin
 
 void ProgressBar::OnBegin(Training& training) {
   start_ = std::chrono::steady_clock::now();
+  steps_ = 0;
+  shown_ = -1;
   if (training.rank != 0 || training.resumed_from.empty()) return;
   const bool done = training.epoch >= training.max_epochs;
   std::fprintf(stream_, "resumed from %s after epoch %lld%s\n", training.resumed_from.c_str(),

@@ -47,7 +47,8 @@ class Job {
       std::string word = kWords.at(action.kind);
       if (action.slot != kNoSlot) word += " " + std::to_string(action.slot);
       if (action.added) word += " added";
-      if (action.removed) word += " removed";
+      if (!action.leaving.empty()) word += " leaving";
+      for (const Slot slot : action.leaving) word += " " + std::to_string(slot);
       if (action.kind == Kind::kEndJob) word += ": " + action.text;
       words.push_back(word);
     }
@@ -271,10 +272,28 @@ TEST(Authority, WhoIsWithdrawnLeavesInOrder) {
   Job job;
   job.Begin(3);
   job.Withdraw(1);
-  EXPECT_THAT(job.Done(), ElementsAre("tell removed"));
+  EXPECT_THAT(job.Done(), ElementsAre("tell leaving 1"));
   for (const Slot slot : {0, 1, 2}) job.Ask(slot, 1, 5);
   EXPECT_THAT(job.Done(), ElementsAre("dismiss 1", "commit"));
   EXPECT_THAT(job.record().slots, ElementsAre(0, 2));
+}
+
+TEST(Authority, NobodyLeavesWithAMembershipThatOthersDidNotExpect) {
+  Job job;
+  job.Begin(4);
+  job.Withdraw(1);
+  job.Withdraw(1);
+  job.Withdraw(3);
+  EXPECT_THAT(job.Done(), ElementsAre("tell leaving 1", "tell leaving 1 3"));
+  job.End(2);  // so that they ask before they have handed over anything
+  for (const Slot slot : {0, 1, 3}) job.Ask(slot, 1, 5);
+  EXPECT_THAT(job.Done(), ElementsAre("commit", "tell leaving 1 3"));
+  EXPECT_THAT(job.record().slots, ElementsAre(0, 1, 3));
+  job.Ask(0, 2, 6);
+  job.Ask(3, 2, 6);
+  job.Withdraw(0);  // nobody has been told
+  job.Ask(1, 2, 6);
+  EXPECT_THAT(job.Done(), ElementsAre());
 }
 
 TEST(Authority, TwoChangesBeforeACommitBothCount) {
@@ -284,7 +303,7 @@ TEST(Authority, TwoChangesBeforeACommitBothCount) {
   job.Ask(2, 0);
   job.Withdraw(1);
   job.Ask(3, 0);
-  EXPECT_THAT(job.Done(), ElementsAre("tell added", "tell added removed"));
+  EXPECT_THAT(job.Done(), ElementsAre("tell added", "tell added leaving 1"));
   job.Ask(0, 1);
   job.Ask(1, 1);
   EXPECT_THAT(job.Done(), ElementsAre("dismiss 1", "commit"));
@@ -403,6 +422,7 @@ class World {
     Nanos asks_at = kForever;
     Nanos stopped_since = kForever;
     bool withdrawn = false;
+    bool told_to_leave = false;  // all were
     Slot blames = kNoSlot;
 
     bool stopped() const { return stopped_since != kForever; }
@@ -427,6 +447,7 @@ class World {
   }
 
   void Die(Slot slot, bool well = false) {
+    lost_some_ |= processes_[slot].membership > 0 && !well;
     processes_.erase(slot);
     Authority::Actions actions;
     authority_.OnEnded(slot, well, now_, &actions);
@@ -542,6 +563,10 @@ class World {
           break;
         case Kind::kTellOfChange:
           change_due_ = true;
+          for (const Slot slot : action.leaving) {
+            ASSERT_TRUE(processes_.contains(slot));
+            processes_[slot].told_to_leave = true;
+          }
           break;
         case Kind::kDismiss:
           if (processes_.contains(action.slot)) Die(action.slot, true);
@@ -566,7 +591,7 @@ class World {
     std::vector<Slot> survivors;
     for (const Slot slot : slots_) {
       if (processes_.contains(slot) && processes_[slot].membership > 0 && processes_[slot].waits &&
-          !processes_[slot].withdrawn) {
+          (lost_some_ || !processes_[slot].told_to_leave)) {
         survivors.push_back(slot);
       }
     }
@@ -584,6 +609,7 @@ class World {
       EXPECT_TRUE(processes_[slot].waits) << "nobody is in who has not asked";
       processes_[slot].waits = false;
       processes_[slot].blames = kNoSlot;
+      processes_[slot].told_to_leave = false;
       processes_[slot].membership = record.number;
       processes_[slot].commits = newest;
     }
@@ -594,7 +620,7 @@ class World {
     }
     number_ = record.number;
     slots_ = record.slots;
-    change_due_ = false;
+    change_due_ = lost_some_ = false;
   }
 
   std::mt19937_64 random_;
@@ -605,6 +631,7 @@ class World {
   uint64_t number_ = 0;
   std::vector<Slot> slots_;
   bool change_due_ = false;
+  bool lost_some_ = false;  // since the last commit
   bool calm_ = false;
   int cut_ = -1;  // a host; -1: all reach each other
 };

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "core/base/limits.h"
 
 namespace rueda {
@@ -53,10 +54,10 @@ wire::ToProcess Record(uint64_t membership) {
   record.set_meeting_address("10.0.0.1:29400");
   return message;
 }
-wire::ToProcess Change(bool added, bool removed) {
+wire::ToProcess Change(bool added, const std::vector<int32_t>& leaving) {
   wire::ToProcess message;
   message.mutable_change()->set_added(added);
-  message.mutable_change()->set_removed(removed);
+  for (const int32_t slot : leaving) message.mutable_change()->add_leaving(slot);
   return message;
 }
 wire::ToProcess Dismissal(const std::string& why) {
@@ -106,8 +107,12 @@ class Launcher {
   }
   // In a word: what is due.
   std::string Due() const {
-    const wire::Change due = link_->Due();
-    return std::string(due.added() ? "added " : "") + (due.removed() ? "removed" : "");
+    const AuthorityLink::Due due = link_->due();
+    std::string text = due.added ? "added " : "";
+    if (due.dismissed) text += "dismissed ";
+    if (!due.leaving.empty()) text += "leaving " + absl::StrJoin(due.leaving, " ");
+    EXPECT_EQ(due.removed(), due.dismissed || !due.leaving.empty());
+    return text;
   }
 
  private:
@@ -167,16 +172,17 @@ TEST(AuthorityLink, ChangesAddUpUntilTheNextRecord) {
     Launcher launcher;
     ASSERT_TRUE(launcher.AskAndSay({Record(1)}).ok());
     EXPECT_EQ(launcher.Due(), "");
-    launcher.Say(Change(true, false));
+    launcher.Say(Change(true, {}));
     EXPECT_EQ(launcher.Due(), "added ");
     EXPECT_EQ(launcher.Due(), "added ") << "still";
-    launcher.Say(Change(false, true));
-    launcher.Say(Change(false, false));
-    EXPECT_EQ(launcher.Due(), "added removed");
-    launcher.Say(Change(true, false));  // nobody has looked at it
-    ASSERT_TRUE(launcher.AskAndSay({Change(true, true), Record(2)}).ok());
+    launcher.Say(Change(false, {1}));
+    launcher.Say(Change(false, {1, 3}));
+    launcher.Say(Change(false, {}));
+    EXPECT_EQ(launcher.Due(), "added leaving 1 3");
+    launcher.Say(Change(true, {}));  // nobody has looked at it
+    ASSERT_TRUE(launcher.AskAndSay({Change(true, {2}), Record(2)}).ok());
     EXPECT_EQ(launcher.Due(), "");
-    ASSERT_TRUE(launcher.AskAndSay({Record(3), Change(true, false)}).ok());
+    ASSERT_TRUE(launcher.AskAndSay({Record(3), Change(true, {})}).ok());
     EXPECT_EQ(launcher.Due(), "added ") << "it is of the new one";
   });
 }
@@ -188,7 +194,7 @@ TEST(AuthorityLink, ADismissalIsCancelledAndSaysWhy) {
     const absl::Status status = launcher.AskAndSay({Dismissal("there are enough")}).status();
     EXPECT_EQ(status, absl::CancelledError("there are enough"));
     launcher.Say(Dismissal("the host is taken away"));
-    EXPECT_EQ(launcher.Due(), "removed") << "whoever does not ask ends at the next commit";
+    EXPECT_EQ(launcher.Due(), "dismissed ") << "whoever does not ask ends at the next commit";
   });
 }
 
@@ -309,7 +315,7 @@ TEST(AuthorityLink, ALookAtWhatIsDueTakesNoAnswerAway) {
     Launcher launcher;
     std::atomic<bool> done = false;
     std::thread looker([&] {  // another thread of the process, at its commits
-      while (!done) launcher.link()->Due();
+      while (!done) (void)launcher.link()->due();
     });
     for (uint64_t number = 1; number <= 100; ++number) {
       const auto record = launcher.AskAndSay({Record(number)});

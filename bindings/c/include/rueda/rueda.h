@@ -363,6 +363,14 @@ RUEDA_API int32_t rueda_membership_due(const rueda_context* context);
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_check_membership(rueda_context* context,
                                                               int32_t* change);
 
+/** Writes the first `capacity` of the ranks that leave with the next membership to `ranks`,
+ * ascending, and how many there are to `count`; as far as this process knows. Once
+ * rueda_check_membership says RUEDA_RANKS_REMOVED, some rank knows them all: who has something
+ * alone hands it over before rueda_regroup. */
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_leaving_ranks(const rueda_context* context,
+                                                           int32_t* ranks, size_t capacity,
+                                                           size_t* count);
+
 /** @} */
 
 /* Stopping ----------------------------------------------------------------------------------- */

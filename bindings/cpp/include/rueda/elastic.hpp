@@ -30,6 +30,7 @@
 #include <utility>
 #include <vector>
 
+#include "rueda/cpp/own_state.hpp"
 #include "rueda/rueda.hpp"
 
 namespace rueda::detail {
@@ -86,6 +87,8 @@ class StateBase {
   virtual void restore() = 0;
   /// Gives every rank the state of `source`. Collective.
   virtual void sync(int source) = 0;
+  /// The last that all ranks do together before some leave. Collective.
+  virtual void before_change() {}
 
   /// Keeps the state, then looks whether ranks are to be added or to leave. All ranks call it after
   /// the same step, whose operations they have waited for. Throws HostsUpdated, on all or on none.
@@ -95,10 +98,12 @@ class StateBase {
     check_host_updates();
   }
   /// The second half of commit, without keeping anything.
-  void check_host_updates() const {
+  void check_host_updates() {
     int32_t change = 0;
     detail::Check(rueda_check_membership(detail::Current(), &change));
-    if (change != 0) throw HostsUpdated(change);
+    if (change == 0) return;
+    before_change();
+    throw HostsUpdated(change);
   }
   /// Called on the ranks that were there before, in each new membership, before the state is
   /// synced: where a learning rate follows the number of ranks. Process sets are made at the top of
@@ -113,10 +118,10 @@ class StateBase {
   void Follow() {
     const int source = membership_info().source;
     sync(source);
-    const std::string words(reinterpret_cast<const char*>(&commits_), sizeof commits_);
-    const std::string newest = broadcast_object(words, source, {.name = "rueda.elastic.commits"});
-    std::memcpy(&commits_, newest.data(), sizeof commits_);
+    const std::string newest =
+        broadcast_object(detail::ToBytes(commits_), source, {.name = "rueda.elastic.commits"});
     save();
+    detail::FromBytes(newest, &commits_);  // only now it has what it says
   }
   /// For `run`.
   void OnReset() const {
@@ -128,8 +133,9 @@ class StateBase {
   uint64_t commits_ = 0;
 };
 
-/// Of variables: numbers and other trivially copyable values, and vectors and strings of these.
-/// They outlive it.
+/// Of variables: numbers and other trivially copyable values, vectors and strings of these, what
+/// has `std::string to_bytes() const` and `void from_bytes(std::string_view)`, and Sharded and Own,
+/// which differ by rank. They outlive it.
 class State : public StateBase {
  public:
   /// Keeps them as they are.
@@ -138,18 +144,26 @@ class State : public StateBase {
     (Add(values), ...);
   }
 
+  /// Collective, if there is a Sharded or Own.
   void save() override {
+    before_change();
+    for (OwnState* const own : own_) own->Keep();
     for (Value& value : values_) value.kept = value.get();
   }
   void restore() override {
+    for (OwnState* const own : own_) own->Restore();
     for (const Value& value : values_) value.set(value.kept);
   }
   void sync(int source) override {
+    for (size_t i = 0; i < own_.size(); ++i) own_[i]->Sync(source, NameOf("own", i));
     for (size_t i = 0; i < values_.size(); ++i) {
       const bool is_source = rueda::rank() == source;
       values_[i].set(broadcast_object(is_source ? values_[i].get() : "", source,
-                                      {.name = "rueda.elastic.state." + std::to_string(i)}));
+                                      {.name = NameOf("state", i)}));
     }
+  }
+  void before_change() override {
+    for (size_t i = 0; i < own_.size(); ++i) own_[i]->Exchange(NameOf("own", i));
   }
 
  private:
@@ -161,31 +175,22 @@ class State : public StateBase {
 
   template <typename T>
   void Add(T& value) {
-    if constexpr (std::is_trivially_copyable_v<T>) {
-      Add([&value] { return std::string(reinterpret_cast<const char*>(&value), sizeof value); },
-          [&value](const std::string& bytes) { std::memcpy(&value, bytes.data(), sizeof value); });
+    if constexpr (std::is_base_of_v<OwnState, T>) {
+      value.Keep();
+      own_.push_back(&value);
     } else {
-      using Element = typename T::value_type;
-      static_assert(std::is_trivially_copyable_v<Element>,
-                    "a State is of values that are copied as bytes, or of vectors of such; derive "
-                    "from StateBase for others");
-      Add(
-          [&value] {
-            return std::string(reinterpret_cast<const char*>(value.data()),
-                               value.size() * sizeof(Element));
-          },
-          [&value](const std::string& bytes) {
-            value.resize(bytes.size() / sizeof(Element));
-            if (!bytes.empty()) std::memcpy(value.data(), bytes.data(), bytes.size());
-          });
+      std::string kept = detail::ToBytes(value);
+      values_.push_back({[&value] { return detail::ToBytes(value); },
+                         [&value](const std::string& bytes) { detail::FromBytes(bytes, &value); },
+                         std::move(kept)});
     }
   }
-  void Add(std::function<std::string()> get, std::function<void(const std::string&)> set) {
-    std::string kept = get();
-    values_.push_back({std::move(get), std::move(set), std::move(kept)});
+  static std::string NameOf(const std::string& kind, size_t i) {
+    return "rueda.elastic." + kind + "." + std::to_string(i);
   }
 
   std::vector<Value> values_;
+  std::vector<OwnState*> own_;
 };
 
 /// Calls `train` until it returns: again when ranks were lost, with the state of the last commit,

@@ -453,6 +453,15 @@ def check_membership() -> int:
     return change.value
 
 
+def leaving_ranks() -> list[int]:
+    """The ranks that leave with the next membership, as far as this process knows. Once
+    check_membership() says so, some rank knows them all."""
+    context, count = current(), ctypes.c_size_t()
+    ranks = (ctypes.c_int32 * size())()
+    check(lib.rueda_leaving_ranks(context, ranks, len(ranks), ctypes.byref(count)), context)
+    return list(ranks)[: count.value]
+
+
 def should_stop() -> bool:
     """Whether the job is to stop, as a warning has come to any of its ranks: SIGTERM, SIGUSR1, or
     the file of the knob ``stop_file``. All ranks that call it at the same place of the program,

@@ -199,6 +199,10 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "rueda_membership_info": (c_int, [_context, POINTER(Membership)]),
     "rueda_regroup": (c_int, [_context, c_uint64]),
     "rueda_membership_due": (c_int32, [_context]),
+    "rueda_leaving_ranks": (
+        c_int,
+        [_context, POINTER(c_int32), c_size_t, POINTER(c_size_t)],
+    ),
     "rueda_check_membership": (c_int, [_context, POINTER(c_int32)]),
     "rueda_should_stop": (c_int32, [_context]),
     "rueda_local_device": (c_int, [_context, c_int32, POINTER(Device)]),

@@ -13,7 +13,7 @@ import pickle
 import socket
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from rueda import errors
@@ -45,14 +45,18 @@ class _Brings(NamedTuple):
     checksum: int
     host: str
     newest: int
+    leaving: list[int]  # the ranks that it knows to leave
 
 
-def partners(hosts: Sequence[str], redundancy: str) -> list[int | None]:
+def partners(
+    hosts: Sequence[str], redundancy: str, leaving: Collection[int] = ()
+) -> list[int | None]:
     """Of each rank the one that keeps its copy: another of its host, or with "host" one of the
-    next host, where there is one. None: it is the only rank.
+    next host, where there is one; none that leaves. None: there is no other.
 
     Args:
         hosts: by rank, the name of its host.
+        leaving: ranks.
     """
     ranks_of: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):
@@ -60,14 +64,21 @@ def partners(hosts: Sequence[str], redundancy: str) -> list[int | None]:
     order = list(ranks_of)
     found: list[int | None] = []
     for rank, host in enumerate(hosts):
-        own = ranks_of[host]
-        at = own.index(rank)
-        if len(order) > 1 and (redundancy == "host" or len(own) == 1):
-            others = ranks_of[order[(order.index(host) + 1) % len(order)]]
-            found.append(others[at % len(others)])
+        own, at = ranks_of[host], ranks_of[host].index(rank)
+        place = order.index(host)
+        near = _staying(own[at + 1 :] + own[:at], leaving)
+        far: list[int] = []
+        for other in order[place + 1 :] + order[:place]:
+            far = far or _staying(ranks_of[other], leaving)
+        if far and (redundancy == "host" or not near):
+            found.append(far[at % len(far)])
         else:
-            found.append(own[(at + 1) % len(own)] if len(own) > 1 else None)
+            found.append(near[0] if near else None)
     return found
+
+
+def _staying(ranks: Sequence[int], leaving: Collection[int]) -> list[int]:
+    return [rank for rank in ranks if rank not in leaving]
 
 
 class OwnState:
@@ -122,6 +133,7 @@ class OwnState:
                 zlib.crc32(part),
                 os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname(),
                 self._newest,
+                _context.leaving_ranks(),
             ),
             f"{name}.sizes",
         )
@@ -131,13 +143,15 @@ class OwnState:
             if each.nbytes is None:
                 text = f"elastic state {name}: rank {rank} can't keep its part: {each.why}"
                 raise MemoryError(text) if each.is_memory else errors.RemoteError(text)
-        partner_of = partners([each.host for each in brings], self._redundancy)
+        leaving = {rank for each in brings for rank in each.leaving}
+        partner_of = partners([each.host for each in brings], self._redundancy, leaving)
         self._newest = max(each.newest for each in brings) + 1
         rank = _context.rank()
         parts = {rank: part}
-        if len(brings) > 1:
-            splits = [part.nbytes if r == partner_of[rank] else 0 for r in range(len(brings))]
-            received: _Bytes = _collectives.alltoall(part, splits, f"{name}.parts")[0]
+        if any(partner is not None for partner in partner_of):
+            sent = part if partner_of[rank] is not None else part[:0]
+            splits = [sent.nbytes if r == partner_of[rank] else 0 for r in range(len(brings))]
+            received: _Bytes = _collectives.alltoall(sent, splits, f"{name}.parts")[0]
             begin = 0
             for other, each in enumerate(brings):
                 if partner_of[other] == rank:

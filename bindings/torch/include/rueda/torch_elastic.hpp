@@ -21,7 +21,18 @@
 ///     if (wanted) hvd::shutdown();
 ///
 /// Make the DistributedOptimizer, and whatever else has operations under way, in the function: they
-/// belong to one membership.
+/// belong to one membership. With a strategy (strategy.hpp), a StrategyState makes it:
+///
+///     hvd::elastic::StrategyState state({.strategy = "fsdp"}, model, adam, step);
+///     const bool wanted = hvd::elastic::run(state, [&] {
+///       for (; step < 1000; ++step) {
+///         hvd::Strategy& strategy = state.strategy();
+///         strategy.zero_grad();
+///         strategy.backward(torch::mse_loss(strategy.forward(x), y));
+///         strategy.step();
+///         if (step % 10 == 9) state.commit();
+///       }
+///     });
 #ifndef RUEDA_TORCH_ELASTIC_HPP_
 #define RUEDA_TORCH_ELASTIC_HPP_
 
@@ -32,12 +43,20 @@
 #include <torch/serialize/output-archive.h>
 
 #include <cstddef>
+#include <memory>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "rueda/elastic.hpp"
+#include "rueda/strategy.hpp"
 #include "rueda/torch.hpp"
+#include "rueda/training.hpp"
+
+namespace rueda::libtorch {
+class StrategyKeeper;
+}
 
 namespace rueda::libtorch::elastic {
 
@@ -46,7 +65,10 @@ namespace rueda::libtorch::elastic {
 
 using rueda::elastic::HostsUpdated;
 using rueda::elastic::membership_info;
+using rueda::elastic::Own;
+using rueda::elastic::Redundancy;
 using rueda::elastic::run;
+using rueda::elastic::Sharded;
 using rueda::elastic::StateBase;
 
 /// A model, its optimizer, and variables as of rueda::elastic::State. All of them outlive it. A
@@ -82,8 +104,11 @@ class State : public StateBase {
   void sync(int source) override {
     broadcast_parameters(module_, source);
     broadcast_optimizer_state(optimizer_, source);
+    check_replicas(module_, "rueda.elastic.check");
     values_.sync(source);
   }
+
+  void before_change() override { values_.before_change(); }
 
  private:
   std::vector<at::Tensor> Tensors() const {
@@ -115,6 +140,94 @@ class State : public StateBase {
   rueda::elastic::State values_;
   std::vector<at::Tensor> kept_;
   std::string kept_optimizer_;
+};
+
+/// Options of a StrategyState.
+struct StrategyStateOptions {
+  /// As make_strategy has it.
+  std::string strategy = "ddp";
+  /// The process set is the world; `broadcast` is not looked at.
+  StrategyOptions strategy_options = {};
+  /// sharded, fsdp, pipeline: who keeps the copy of what a rank has alone.
+  Redundancy redundancy = Redundancy::kRank;
+};
+
+/// A model, its optimizer, the strategy that trains them, and variables as of
+/// rueda::elastic::State. All but the strategy outlive it.
+///
+/// Each membership has a strategy of its own, which the state makes. What all ranks have alike is
+/// kept as in State. What a rank has alone (the optimizer's state with sharded, fsdp and pipeline,
+/// and with fsdp the parameters) a commit copies to a partner, and another membership, of any
+/// number of ranks, shares it out anew. If a rank and its partner are lost together, all ranks
+/// throw RUEDA_DATA_LOSS.
+///
+/// A commit does what Strategy::finish does, but for fsdp's parameters, which stay distributed:
+/// local_sgd, diloco, decentralized and async average then. What compression has lost is not kept.
+/// If the model is used after `run`, let the function call strategy().finish() at its end.
+/// Where a strategy does not work with a number of ranks, run throws RUEDA_INVALID_ARGUMENT: set
+/// --min-np.
+class RUEDA_TORCH_API StrategyState : public StateBase {
+ public:
+  /// Keeps them as they are. RUEDA_INVALID_ARGUMENT: the optimizer is none that Strategy::save
+  /// knows; there is no such strategy; the process set is another one than the world.
+  template <typename... Values>
+  StrategyState(const StrategyStateOptions& options, const Model& model,
+                torch::optim::Optimizer& optimizer, Values&... values)
+      : keeper_(MakeKeeper(options, model, optimizer)), values_(values...) {}
+
+  /// That of the present membership, to the end of the call of the function that `run` calls.
+  /// RUEDA_FAILED_PRECONDITION: outside of it.
+  Strategy& strategy() const;
+
+  /// Collective.
+  void save() override;
+  void restore() override;
+  void sync(int source) override;
+  void before_change() override;
+
+ private:
+  static std::shared_ptr<StrategyKeeper> MakeKeeper(const StrategyStateOptions& options,
+                                                    const Model& model,
+                                                    torch::optim::Optimizer& optimizer);
+
+  std::shared_ptr<StrategyKeeper> keeper_;
+  rueda::elastic::State values_;
+};
+
+/// A sampler for elastic jobs: when the ranks change, it distributes anew what has not been
+/// processed in the epoch. No sample comes twice in an epoch, but for those that Remainder::kRepeat
+/// repeats. Orders are as DistributedSampler's.
+///
+///     hvd::elastic::ElasticSampler sampler(data.size().value(), {.seed = 7});
+///     hvd::elastic::State state(*model, sgd, sampler, epoch);
+///     hvd::elastic::run(state, [&] {
+///       for (; epoch < epochs; sampler.set_epoch(++epoch)) {
+///         while (const auto batch = sampler.next(32)) {
+///           ...
+///           sampler.record_batch(32);
+///           state.commit();
+///         }
+///       }
+///     });
+///
+/// Copies share their state.
+class RUEDA_TORCH_API ElasticSampler : public DistributedSampler {
+ public:
+  /// For a data set of `size` samples, for the ranks that there are whenever it distributes.
+  explicit ElasticSampler(size_t size, DistributedSamplerOptions options = {});
+
+  /// Begins an epoch, of which nothing is processed.
+  void set_epoch(size_t epoch);
+  /// All ranks have processed one more batch, of up to `batch_size` samples each. They call it
+  /// alike.
+  void record_batch(size_t batch_size);
+  /// How many samples, from the beginning of the epoch's order on, all ranks have processed.
+  size_t processed() const;
+
+  /// For State: the epoch, and what was processed.
+  std::string to_bytes() const;
+  /// For State: goes on from there, with the ranks that there are now.
+  void from_bytes(std::string_view bytes);
 };
 
 /// @}

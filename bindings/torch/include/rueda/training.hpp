@@ -161,8 +161,10 @@ class RUEDA_TORCH_API DistributedSampler : public torch::data::samplers::Sampler
   explicit DistributedSampler(size_t size, DistributedSamplerOptions options = {},
                               const Part& part = global_process_set);
 
-  /// Begins an epoch. Don't call it while a data loader iterates.
-  void set_epoch(size_t epoch);
+  /// Begins an epoch, without the first `processed` samples of its order: those that all ranks have
+  /// had before they were other ranks (elastic::ElasticSampler). Don't call it while a data loader
+  /// iterates.
+  void set_epoch(size_t epoch, size_t processed = 0);
   /// The current epoch.
   size_t epoch() const;
   /// How many indices this rank gets in an epoch.
@@ -185,6 +187,7 @@ class RUEDA_TORCH_API DistributedSampler : public torch::data::samplers::Sampler
  protected:
   class RUEDA_TORCH_LOCAL Impl;
   explicit DistributedSampler(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+  RUEDA_TORCH_LOCAL Impl& impl() const { return *impl_; }
 
  private:
   std::shared_ptr<Impl> impl_;

@@ -1,0 +1,544 @@
+// Rueda's C++ API: state that one rank has alone, in elastic jobs. Included by rueda/elastic.hpp,
+// which says how to use it.
+#ifndef RUEDA_CPP_OWN_STATE_HPP_
+#define RUEDA_CPP_OWN_STATE_HPP_
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <new>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "rueda/cpp/calls.hpp"
+#include "rueda/cpp/errors.hpp"
+#include "rueda/cpp/job.hpp"
+#include "rueda/cpp/movement.hpp"
+#include "rueda/cpp/objects.hpp"
+#include "rueda/cpp/options.hpp"
+#include "rueda/rueda.h"
+
+namespace rueda {
+namespace detail {
+
+// FNV-1a, a word at a time.
+inline uint64_t Checksum(const std::string& bytes) {
+  uint64_t sum = 0xcbf29ce484222325;
+  for (size_t at = 0; at < bytes.size(); at += sizeof sum) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + at, std::min(sizeof word, bytes.size() - at));
+    sum = (sum ^ word) * 0x100000001b3;
+    sum ^= sum >> 32;  // else the highest bits would reach no others
+  }
+  return sum ^ bytes.size();
+}
+
+// Numbers and other trivially copyable values, vectors and strings of these, and what has
+// to_bytes() and from_bytes() itself, as bytes.
+template <typename T>
+std::string ToBytes(const T& value) {
+  if constexpr (requires { value.to_bytes(); }) {
+    return value.to_bytes();
+  } else if constexpr (std::is_trivially_copyable_v<T>) {
+    return std::string(reinterpret_cast<const char*>(&value), sizeof value);
+  } else {
+    using Element = typename T::value_type;
+    static_assert(std::is_trivially_copyable_v<Element>,
+                  "elastic state is of values that are copied as bytes, of vectors of such, or of "
+                  "what has to_bytes() and from_bytes()");
+    return std::string(reinterpret_cast<const char*>(value.data()), value.size() * sizeof(Element));
+  }
+}
+
+template <typename T>
+void FromBytes(std::string_view bytes, T* value) {
+  if constexpr (requires { value->from_bytes(bytes); }) {
+    value->from_bytes(bytes);
+  } else if constexpr (std::is_trivially_copyable_v<T>) {
+    std::memcpy(value, bytes.data(), sizeof *value);
+  } else {
+    value->resize(bytes.size() / sizeof(typename T::value_type));
+    if (!bytes.empty()) std::memcpy(value->data(), bytes.data(), bytes.size());
+  }
+}
+
+// The first `count` as the input of an operation.
+inline std::span<const uint8_t> BytesIn(const std::string& bytes, size_t count) {
+  return {reinterpret_cast<const uint8_t*>(bytes.data()), count};
+}
+
+inline void AppendNumber(uint64_t number, std::string* bytes) {
+  bytes->append(reinterpret_cast<const char*>(&number), sizeof number);
+}
+
+inline uint64_t TakeNumber(std::string_view* bytes) {
+  uint64_t number = 0;
+  std::memcpy(&number, bytes->data(), sizeof number);
+  bytes->remove_prefix(sizeof number);
+  return number;
+}
+
+}  // namespace detail
+}  // namespace rueda
+
+namespace rueda::elastic {
+
+/// \addtogroup cpp_elastic
+/// @{
+
+/// Who keeps the copy of what a rank has alone.
+enum class Redundancy {
+  /// Another rank of the same host, where there is one.
+  kRank,
+  /// A rank of another host, so that a host may be lost: each commit then crosses the network.
+  kHost,
+};
+
+/// What Sharded and Own have in common: state that this rank has alone, and of which a partner
+/// keeps each commit. It outlives the State that it is given to.
+///
+/// Each exchange gives the contents of all ranks a number, under which a rank keeps its own and
+/// those that it is the partner of. It ends with a barrier: once any rank has come behind that, all
+/// have kept that number. So all can go back to what any of them may go back to: to the one before,
+/// until the next exchange is over.
+class OwnState {
+ public:
+  OwnState(const OwnState&) = delete;
+  OwnState& operator=(const OwnState&) = delete;
+  virtual ~OwnState() = default;
+
+  /// For State. Collective: keeps the contents, here and with the partner. RUEDA_RESOURCE_EXHAUSTED
+  /// on all ranks: one has too little memory; what was kept before remains.
+  void Exchange(const std::string& name);
+  /// For State: the contents are what Restore goes back to. Those before the last ones go.
+  void Keep();
+  /// For State: goes back to what was kept.
+  void Restore() { Load(kept_); }
+  /// For State. Collective: shares out anew what all ranks of then had when the source's contents
+  /// were kept; an Exchange must follow. RUEDA_DATA_LOSS on all ranks: of some rank of then neither
+  /// its part nor the partner's copy is left.
+  void Sync(int source, const std::string& name);
+
+ protected:
+  /// The parts of one number that this rank has.
+  struct Version {
+    int rank = 0;  ///< this rank's of then
+    int size = 1;
+    std::map<int, std::string> parts;  ///< by the rank whose they are
+    std::map<int, uint64_t> sums;      ///< their checksums
+  };
+
+  explicit OwnState(Redundancy redundancy) : redundancy_(redundancy) {}
+
+  /// A copy of the contents.
+  virtual std::string Pack() = 0;
+  /// Lets them be what Pack has returned on that rank of so many.
+  virtual void Unpack(const std::string& part, int rank, int size) = 0;
+  /// Collective: shares out anew what as many ranks had as there are holders, which have the parts.
+  /// `version`: what this rank has of it; null: it is new.
+  virtual void Take(const Version* version, const std::vector<int>& holders,
+                    const std::string& name) = 0;
+
+ private:
+  // What a rank tells the others.
+  struct Brings {
+    bool has_room = true;
+    uint64_t bytes = 0;
+    uint64_t sum = 0;
+    uint64_t newest = 0;
+    std::vector<int> leaving;  // ranks that it knows to leave
+    std::string host;
+  };
+  struct Offer {
+    bool is_there = false;
+    int rank = 0;
+    int size = 0;
+    std::vector<int> parts;  // that are as they were kept
+  };
+
+  void Load(uint64_t number) {
+    const Version& version = versions_.at(number);
+    Unpack(version.parts.at(version.rank), version.rank, version.size);
+    current_ = number;
+  }
+  static std::vector<Brings> Tell(const Brings& mine, const std::string& name);
+  static std::vector<Offer> TellOffer(const Version* version, const std::string& name);
+  static int HolderOf(int part, const std::vector<Offer>& offers);
+  // Of each rank the one that keeps its copy, none that leaves; -1: there is no other.
+  std::vector<int> Partners(const std::vector<Brings>& brings) const;
+
+  const Redundancy redundancy_;
+  std::map<uint64_t, Version> versions_;
+  uint64_t current_ = 0;  // the number of what the contents are, or come from
+  uint64_t kept_ = 0;     // what Restore goes back to
+  uint64_t newest_ = 0;
+};
+
+inline std::vector<OwnState::Brings> OwnState::Tell(const Brings& mine, const std::string& name) {
+  std::string words;
+  for (const uint64_t word : {uint64_t{mine.has_room}, mine.bytes, mine.sum, mine.newest,
+                              uint64_t{mine.leaving.size()}}) {
+    detail::AppendNumber(word, &words);
+  }
+  words += detail::ToBytes(mine.leaving);
+  std::vector<Brings> all;
+  for (const std::string& each : allgather_object(words + mine.host, {.name = name})) {
+    std::string_view rest = each;
+    Brings& one = all.emplace_back();
+    one.has_room = detail::TakeNumber(&rest) != 0;
+    one.bytes = detail::TakeNumber(&rest);
+    one.sum = detail::TakeNumber(&rest);
+    one.newest = detail::TakeNumber(&rest);
+    const size_t leaving = detail::TakeNumber(&rest) * sizeof(int);
+    detail::FromBytes(rest.substr(0, leaving), &one.leaving);
+    one.host = rest.substr(leaving);
+  }
+  return all;
+}
+
+inline std::vector<OwnState::Offer> OwnState::TellOffer(const Version* version,
+                                                        const std::string& name) {
+  std::vector<int> mine;
+  if (version != nullptr) {
+    mine = {version->rank, version->size};
+    for (const auto& [rank, part] : version->parts) {
+      if (detail::Checksum(part) == version->sums.at(rank)) mine.push_back(rank);
+    }
+  }
+  std::vector<Offer> offers;
+  for (const std::string& each : allgather_object(detail::ToBytes(mine), {.name = name})) {
+    std::vector<int> words;
+    detail::FromBytes(each, &words);
+    Offer& offer = offers.emplace_back();
+    if (words.empty()) continue;
+    offer = {true, words[0], words[1], std::vector<int>(words.begin() + 2, words.end())};
+  }
+  return offers;
+}
+
+// Whose own it is, before those that have a copy.
+inline int OwnState::HolderOf(int part, const std::vector<Offer>& offers) {
+  for (const bool as_its_own : {true, false}) {
+    for (size_t rank = 0; rank < offers.size(); ++rank) {
+      const Offer& offer = offers[rank];
+      if (!offer.is_there || (offer.rank == part) != as_its_own) continue;
+      if (std::find(offer.parts.begin(), offer.parts.end(), part) != offer.parts.end()) {
+        return static_cast<int>(rank);
+      }
+    }
+  }
+  return -1;
+}
+
+inline std::vector<int> OwnState::Partners(const std::vector<Brings>& brings) const {
+  std::set<int> leaving;
+  std::vector<std::string> order;  // of hosts
+  std::map<std::string, std::vector<int>> ranks_of;
+  for (size_t rank = 0; rank < brings.size(); ++rank) {
+    leaving.insert(brings[rank].leaving.begin(), brings[rank].leaving.end());
+    std::vector<int>& ranks = ranks_of[brings[rank].host];
+    if (ranks.empty()) order.push_back(brings[rank].host);
+    ranks.push_back(static_cast<int>(rank));
+  }
+  std::vector<int> partners(brings.size(), -1);
+  for (size_t host = 0; host < order.size(); ++host) {
+    const std::vector<int>& own = ranks_of[order[host]];
+    std::vector<int> far;
+    for (size_t next = 1; next < order.size() && far.empty(); ++next) {
+      for (const int rank : ranks_of[order[(host + next) % order.size()]]) {
+        if (!leaving.contains(rank)) far.push_back(rank);
+      }
+    }
+    for (size_t at = 0; at < own.size(); ++at) {
+      int& partner = partners[static_cast<size_t>(own[at])];
+      for (size_t next = 1; next < own.size() && partner < 0; ++next) {
+        const int near = own[(at + next) % own.size()];
+        if (!leaving.contains(near)) partner = near;
+      }
+      const bool crosses = redundancy_ == Redundancy::kHost || partner < 0;
+      if (!far.empty() && crosses) partner = far[at % far.size()];
+    }
+  }
+  return partners;
+}
+
+inline void OwnState::Exchange(const std::string& name) {
+  Brings mine;
+  std::string part;
+  std::exception_ptr failure;
+  try {
+    part = Pack();
+    mine.bytes = part.size();
+    mine.sum = detail::Checksum(part);
+  } catch (const std::bad_alloc&) {
+    mine.has_room = false;
+  }
+  mine.newest = newest_;
+  mine.leaving.resize(static_cast<size_t>(rueda::size()));
+  size_t leaving = 0;
+  detail::Check(
+      rueda_leaving_ranks(detail::Current(), mine.leaving.data(), mine.leaving.size(), &leaving));
+  mine.leaving.resize(std::min(leaving, mine.leaving.size()));
+  const char* const given = std::getenv("HOROVOD_HOSTNAME");
+  char host[256] = "";
+  if (given == nullptr) gethostname(host, sizeof host - 1);
+  mine.host = given != nullptr ? given : host;
+  const std::vector<Brings> brings = Tell(mine, name + ".sizes");
+  for (size_t rank = 0; rank < brings.size(); ++rank) {
+    if (brings[rank].has_room) continue;
+    throw Error(RUEDA_RESOURCE_EXHAUSTED,
+                "elastic state " + name + ": rank " + std::to_string(rank) +
+                    " has no memory for its part; what was kept before remains");
+  }
+  const std::vector<int> partners = Partners(brings);
+  const int rank = rueda::rank();
+  for (const Brings& each : brings) newest_ = std::max(newest_, each.newest);
+  ++newest_;
+  Version version = {rank, static_cast<int>(brings.size()), {}, {}};
+  if (std::any_of(partners.begin(), partners.end(), [](int partner) { return partner >= 0; })) {
+    std::vector<int64_t> splits(brings.size(), 0);
+    const int partner = partners[static_cast<size_t>(rank)];
+    const size_t sent = partner < 0 ? 0 : part.size();
+    if (partner >= 0) splits[static_cast<size_t>(partner)] = static_cast<int64_t>(sent);
+    SplitOptions options;
+    options.name = name + ".parts";
+    options.splits = splits;
+    const auto received = alltoall(detail::BytesIn(part, sent), options);
+    const char* next = reinterpret_cast<const char*>(received.tensor.data());
+    for (size_t other = 0; other < brings.size(); ++other) {
+      if (partners[other] != rank) continue;
+      version.parts[static_cast<int>(other)].assign(next, brings[other].bytes);
+      next += brings[other].bytes;
+    }
+  }
+  version.parts[rank] = std::move(part);
+  for (const auto& [whose, bytes] : version.parts) {
+    version.sums[whose] = brings[static_cast<size_t>(whose)].sum;
+  }
+  versions_[newest_] = std::move(version);
+  detail::Execute(detail::CallOf(RUEDA_BARRIER, Options{.name = name + ".kept"}), nullptr);
+  current_ = newest_;
+}
+
+inline void OwnState::Keep() {
+  if (versions_.find(current_) == versions_.end()) {  // nobody has asked the others yet
+    const int rank = rueda::rank();
+    Version& version = versions_[current_];
+    version = {rank, rueda::size(), {{rank, Pack()}}, {}};
+    version.sums[rank] = detail::Checksum(version.parts[rank]);
+  }
+  versions_.erase(versions_.begin(), versions_.lower_bound(kept_));
+  kept_ = current_;
+}
+
+inline void OwnState::Sync(int source, const std::string& name) {
+  std::string words;
+  detail::AppendNumber(current_, &words);
+  words = broadcast_object(words, source, {.name = name + ".number"});
+  std::string_view rest = words;
+  const uint64_t number = detail::TakeNumber(&rest);
+  rueda_membership info = RUEDA_MEMBERSHIP_INIT;
+  detail::Check(rueda_membership_info(detail::Current(), &info));
+  const bool is_new = 0 < info.survivors && info.survivors <= rueda::rank();
+  const auto it = is_new ? versions_.end() : versions_.find(number);
+  const Version* version = it == versions_.end() ? nullptr : &it->second;
+  std::vector<Offer> offers = TellOffer(version, name + ".holders");
+  const int size = offers[static_cast<size_t>(source)].size;
+  // One that came, and never had anything but what it was made with.
+  for (Offer& offer : offers) offer.is_there &= offer.size == size;
+  if (version != nullptr && version->size != size) version = nullptr;
+  std::vector<int> holders;
+  std::string lost;
+  for (int part = 0; part < size; ++part) {
+    holders.push_back(HolderOf(part, offers));
+    if (holders.back() < 0) lost += (lost.empty() ? "" : ", ") + std::to_string(part);
+  }
+  if (!lost.empty()) {
+    throw Error(RUEDA_DATA_LOSS, "elastic state " + name + ": the part of former rank " + lost +
+                                     " of " + std::to_string(size) +
+                                     " is lost or damaged, and so is its partner's copy: begin "
+                                     "again from a checkpoint");
+  }
+  if (version != nullptr && current_ != number) Load(number);
+  Take(version, holders, name);
+}
+
+/// A vector that the ranks share out. Each has one part of it, which no other rank has: elements
+/// begin() to end().
+///
+///     rueda::elastic::Sharded<float> moments(1'000'000);
+///     rueda::elastic::State state(step, weights, moments);
+///     moments.local[i] = 0.9f * moments.local[i] + gradient[moments.begin() + i];
+///
+/// A commit copies the part to a partner, by shared memory on one host. When ranks were lost or
+/// have come, the vector of the last commit is shared out anew: `local`, begin() and end() have
+/// changed. The part of a lost rank comes from its partner; if both were lost, all ranks throw
+/// RUEDA_DATA_LOSS. A rank keeps its part and the one of whose rank it is the partner, for two
+/// commits: four times its size.
+template <typename T>
+class Sharded : public OwnState {
+  static_assert(std::is_trivially_copyable_v<T>);
+
+ public:
+  /// `total`: elements of the whole, which are zeros at first.
+  explicit Sharded(size_t total, Redundancy redundancy = Redundancy::kRank)
+      : OwnState(redundancy), total_(total) {
+    Place(rueda::rank(), rueda::size());
+  }
+  /// The first element of this rank's part.
+  size_t begin() const { return begin_; }
+  /// The one behind its last.
+  size_t end() const { return end_; }
+  /// Elements of the whole.
+  size_t total() const { return total_; }
+  /// This rank's part, end() - begin() elements. It keeps that size.
+  std::vector<T> local;
+
+ protected:
+  /// For OwnState.
+  std::string Pack() override {
+    if (local.size() != end_ - begin_) {
+      throw Error(RUEDA_INVALID_ARGUMENT, "elastic::Sharded: local has " +
+                                              std::to_string(local.size()) + " elements; it has " +
+                                              std::to_string(end_ - begin_));
+    }
+    return detail::ToBytes(local);
+  }
+  /// For OwnState.
+  void Unpack(const std::string& part, int rank, int size) override {
+    Place(rank, size);
+    detail::FromBytes(part, &local);
+  }
+  /// For OwnState.
+  void Take(const Version* version, const std::vector<int>& holders,
+            const std::string& name) override {
+    const int rank = rueda::rank(), ranks = rueda::size();
+    const int size = static_cast<int>(holders.size());
+    std::string sent;
+    std::vector<int64_t> splits;
+    for (int to = 0; to < ranks; ++to) {
+      const size_t before = sent.size();
+      ForOverlaps(to, ranks, size, [&](int part, size_t first, size_t begin, size_t end) {
+        if (holders[static_cast<size_t>(part)] != rank) return;
+        sent.append(version->parts.at(part), (begin - first) * sizeof(T),
+                    (end - begin) * sizeof(T));
+      });
+      splits.push_back(static_cast<int64_t>(sent.size() - before));
+    }
+    SplitOptions options;
+    options.name = name + ".shares";
+    options.splits = splits;
+    const auto received = alltoall(detail::BytesIn(sent, sent.size()), options);
+    const char* next = reinterpret_cast<const char*>(received.tensor.data());
+    Place(rank, ranks);
+    for (int of = 0; of < ranks; ++of) {
+      ForOverlaps(rank, ranks, size, [&](int part, size_t, size_t begin, size_t end) {
+        if (holders[static_cast<size_t>(part)] != of) return;
+        std::memcpy(local.data() + (begin - begin_), next, (end - begin) * sizeof(T));
+        next += (end - begin) * sizeof(T);
+      });
+    }
+  }
+
+ private:
+  size_t Bound(int rank, int size) const {
+    return total_ * static_cast<size_t>(rank) / static_cast<size_t>(size);
+  }
+  void Place(int rank, int size) {
+    begin_ = Bound(rank, size);
+    end_ = Bound(rank + 1, size);
+    local.assign(end_ - begin_, T{});
+  }
+  // Which of `parts` old parts the new one has something of, where each begins, and from where to
+  // where.
+  template <typename Fn>
+  void ForOverlaps(int rank, int ranks, int parts, Fn&& fn) const {
+    for (int part = 0; part < parts; ++part) {
+      const size_t first = Bound(part, parts);
+      const size_t begin = std::max(Bound(rank, ranks), first);
+      const size_t end = std::min(Bound(rank + 1, ranks), Bound(part + 1, parts));
+      if (begin < end) fn(part, first, begin, end);
+    }
+  }
+
+  const size_t total_;
+  size_t begin_ = 0;
+  size_t end_ = 0;
+};
+
+/// A value that only this rank has, such as the place in its file. A commit copies it to a partner.
+///
+///     rueda::elastic::Own<int64_t> line(0);
+///     rueda::elastic::State state(step, weights, line);
+///     ++line.value;
+///
+/// After a loss it is as in the last commit; what a lost rank had is in `inherited` of one of the
+/// others.
+template <typename T>
+class Own : public OwnState {
+ public:
+  /// Of a type that State takes, too.
+  explicit Own(T initial, Redundancy redundancy = Redundancy::kRank)
+      : OwnState(redundancy), value(std::move(initial)) {}
+  /// It may be changed.
+  T value;
+  /// Those of ranks that are gone, which this rank has got. The program takes them over, and clears
+  /// it.
+  std::vector<T> inherited;
+
+ protected:
+  /// For OwnState.
+  std::string Pack() override {
+    std::string bytes;
+    AddTo(value, &bytes);
+    for (const T& each : inherited) AddTo(each, &bytes);
+    return bytes;
+  }
+  /// For OwnState.
+  void Unpack(const std::string& part, int, int) override {
+    inherited = ValuesOf(part);
+    value = std::move(inherited.front());
+    inherited.erase(inherited.begin());
+  }
+  /// For OwnState.
+  void Take(const Version* version, const std::vector<int>& holders, const std::string&) override {
+    if (version == nullptr) return;
+    for (size_t part = 0; part < holders.size(); ++part) {
+      const int whose = static_cast<int>(part);
+      if (holders[part] != rueda::rank() || whose == version->rank) continue;
+      for (T& each : ValuesOf(version->parts.at(whose))) inherited.push_back(std::move(each));
+    }
+  }
+
+ private:
+  static void AddTo(const T& value, std::string* bytes) {
+    const std::string own = detail::ToBytes(value);
+    detail::AppendNumber(own.size(), bytes);
+    *bytes += own;
+  }
+  static std::vector<T> ValuesOf(std::string_view bytes) {
+    std::vector<T> values;
+    while (!bytes.empty()) {
+      const size_t size = detail::TakeNumber(&bytes);
+      detail::FromBytes(bytes.substr(0, size), &values.emplace_back());
+      bytes.remove_prefix(size);
+    }
+    return values;
+  }
+};
+
+/// @}
+
+}  // namespace rueda::elastic
+
+#endif  // RUEDA_CPP_OWN_STATE_HPP_
