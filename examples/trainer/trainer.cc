@@ -264,6 +264,8 @@ class Fitting : public Training {
     } else {
       arguments.train.Deal(hvd::Part(0, 1));
     }
+    // It was made when the ranks were others.
+    if (elastic_ != nullptr && validates) arguments.validation->Deal(hvd::global_process_set);
     steps_in_epoch = arguments.train.steps();
     Check();
     PutOn(device_, arguments.model.module());

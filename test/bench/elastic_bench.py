@@ -1,7 +1,7 @@
 """How long a job stands still when a process is killed: from `kill -9` of one of four ranks on this host to the first
 allreduce that the others complete, and what others do with the same program.
 
-    test/bench/elastic_bench.py --build build/release [--kills 200] [--large-kills 10]
+    test/bench/elastic_bench.py --build build/release [--kills 200] [--large-kills 10] [--spares 50]
         [--peers 3 --peer-rounds 3 --horovod-python PYTHON --torchft-python PYTHON]
 
 Rueda's own part needs no torch. The peers' part trains one small model (peers/elastic_program.py) under Rueda, Horovod
@@ -110,6 +110,24 @@ def own(args, kills, megabytes):
     job.end()
     extra = f"  end of file of such a process {statistics.median(files) * 1e3:.0f} ms" if files else ""
     row(f"Rueda, {megabytes or 'a few'} MiB", gaps, extra)
+
+
+def spares(args):
+    """From the kill of one of four ranks to the first allreduce of four again: a spare has taken its place."""
+    chance = random.Random(1)
+    job = Job([f"{args.build}/bin/ruedarun", "-H", "localhost:5", "-np", 4, "--min-np", 3, "--max-np", 4, "--spares", 1,
+               "--blacklist-cooldown-range", "0.01", "0.01",
+               f"{args.build}/test/elastic_helper", "--steps", 100_000_000, "--pause", 1, "--commit", 5])
+    gaps, number = [], 0
+    for _ in range(args.spares):
+        number, pids, _ = job.membership(4, number - 1)
+        time.sleep(1 + 0.05 * chance.random())  # until the next spare waits
+        killed = time.monotonic()
+        os.kill(pids[chance.randrange(4)], signal.SIGKILL)
+        number, _, at = job.membership(4, number)
+        gaps.append(at - killed)
+    job.end()
+    row("Rueda, a spare's first step", gaps)
 
 
 def signal_group(leader, which):
@@ -336,6 +354,7 @@ def main():
     parser.add_argument("--build", default="build/release")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--large-kills", type=int, default=10)
+    parser.add_argument("--spares", type=int, default=50, help="kills of a rank whose place a spare takes")
     parser.add_argument("--peers", type=int, default=3, help="kills of each peer in each round; 0: leave them out")
     parser.add_argument("--peer-rounds", type=int, default=3, help="rounds, in each of which every peer starts anew")
     parser.add_argument("--only", default="", help="the peers whose names have one of these words, separated by commas")
@@ -354,6 +373,8 @@ def main():
     if args.large_kills:
         own(args, args.large_kills, 500)
         own(args, args.large_kills, 2048)
+    if args.spares:
+        spares(args)
     if args.peers:
         compare(args)
 

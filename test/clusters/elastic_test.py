@@ -495,21 +495,30 @@ class LibTorch(unittest.TestCase):
 
 
     def test_the_trainer_goes_on(self):
-        """Each epoch is in its log once, whoever has written it."""
+        """Each epoch is in its log once, whoever has written it. What it says of the test images at the end one process
+        says of the same parameters."""
         mnist = os.path.join(os.path.dirname(RUEDARUN), "mnist")
         support.skip("" if os.path.exists(mnist) else "mnist was not built")
         for strategy in ("ddp", "fsdp"):
             with self.subTest(strategy):
                 folder = tempfile.mkdtemp()
+                checkpoints = os.path.join(folder, "checkpoints")
                 log = os.path.join(folder, "log.csv")
                 job = Job(self, "-np", 3, "--min-np", 2, "--blacklist-cooldown-range", 0.1, 0.1,
                           program=[mnist, "--elastic", "--commit-steps", "5", "--epochs", "40", "--strategy", strategy, "--csv", log,
-                                   "--checkpoint", os.path.join(folder, "checkpoints")])
+                                   "--checkpoint", checkpoints])
                 job.await_words(r"^\[0\] epoch +3 ")
                 os.kill(int(job.await_words(r"process 0 started, pid (\d+)")[1]), signal.SIGKILL)
                 job.await_words(r"membership 3 of 3 ranks")
+                os.kill(int(job.await_words(r"process 2 started, pid (\d+)")[1]), signal.SIGKILL)
                 self.assertEqual(job.wait(), 0, job.text())
-                self.assertRegex(job.text(), r'"ranks": 3, "epochs": 40, "test_accuracy": 0.9\d+, "replicas_equal": true')
+                end = re.search(r'"epochs": 40, ("test_accuracy": 0.9\d+), "replicas_equal": true, .*("parameters_digest": "\w+")',
+                                job.text())
+                self.assertIsNotNone(end, job.text())
+                again = subprocess.run([mnist, "--elastic", "--epochs", "40", "--strategy", strategy, "--resume", checkpoints],
+                                       capture_output=True, text=True, timeout=HANG, check=False)
+                self.assertEqual(re.findall(r'("test_accuracy": [\d.]+), .*("parameters_digest": "\w+")', again.stdout),
+                                 [end.groups()], again.stdout + again.stderr)
                 with open(log, encoding="utf-8") as file:
                     self.assertEqual([line.split(",")[0] for line in file][1:], [str(epoch) for epoch in range(1, 41)])
                 shutil.rmtree(folder)
