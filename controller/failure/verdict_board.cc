@@ -34,6 +34,14 @@ absl::StatusOr<UniqueFd> Inherit(int fd, const char* what) {
 
 }  // namespace
 
+VerdictBoard::VerdictBoard(std::shared_ptr<SharedMemory> memory, UniqueFd bell,
+                           std::vector<int32_t> slots)
+    : memory_(std::move(memory)), bell_(std::move(bell)), slots_(std::move(slots)) {
+  for (size_t rank = 0; rank < slots_.size(); ++rank) {
+    begun_.push_back(BegunIn(static_cast<Rank>(rank)));
+  }
+}
+
 absl::StatusOr<std::unique_ptr<VerdictBoard>> VerdictBoard::Create(int size) {
   RUEDA_ASSIGN_OR_RETURN(
       std::shared_ptr<SharedMemory> memory,
@@ -76,7 +84,17 @@ VerdictBoard::Entry* VerdictBoard::entry(Rank rank) const {
   return reinterpret_cast<Entry*>(memory_->data() + at);
 }
 
+uint32_t VerdictBoard::BegunIn(Rank rank) const {
+  const Entry* own = entry(rank);
+  return own == nullptr ? 0 : own->begun.load(std::memory_order_acquire);
+}
+
 absl::Status VerdictBoard::CheckThere(Rank rank) const {
+  const size_t at = static_cast<size_t>(rank);
+  if (at < begun_.size() && BegunIn(rank) != begun_[at]) {
+    return LostError(rank, absl::StrCat("rank ", rank, " ended before the start of the job was ",
+                                        "over; another process has begun in its slot"));
+  }
   std::optional<Verdict> verdict = Read(rank);
   if (!verdict.has_value()) return absl::OkStatus();
   if (const Rank blamed = BlamedBy(rank); blamed >= 0) {
@@ -115,7 +133,8 @@ void VerdictBoard::Clear(Rank slot) {
   if (Entry* own = entry(slot)) {
     own->blamed.store(0, std::memory_order_relaxed);
     own->program.store(0, std::memory_order_relaxed);
-    own->verdict.store(0, std::memory_order_release);
+    own->verdict.store(0, std::memory_order_relaxed);
+    own->begun.fetch_add(1, std::memory_order_release);
   }
 }
 

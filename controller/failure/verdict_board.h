@@ -50,7 +50,7 @@ class VerdictBoard : public Verdicts {
   // How often to look while somebody is waited for.
   static constexpr Nanos kLookAgain = 200 * kMillisecond;
   // While a job starts: an error (LostError) with how it ended, when the rank has; or the one that
-  // it blames for that.
+  // it blames for that. Also if another process has begun in its slot since this was opened.
   absl::Status CheckThere(Rank rank) const;
 
   // Says that this process is the one of `rank`'s that takes part in the job: its signals are for
@@ -68,13 +68,14 @@ class VerdictBoard : public Verdicts {
   Rank BlamedBy(Rank rank) const override;
 
  private:
-  VerdictBoard(std::shared_ptr<SharedMemory> memory, UniqueFd bell, std::vector<int32_t> slots)
-      : memory_(std::move(memory)), bell_(std::move(bell)), slots_(std::move(slots)) {}
+  VerdictBoard(std::shared_ptr<SharedMemory> memory, UniqueFd bell, std::vector<int32_t> slots);
   struct Entry {
     std::atomic<uint64_t> verdict;
     std::atomic<uint32_t> blamed;  // the culprit + 1; 0: none
     std::atomic<int32_t> program;  // its pid; 0: none yet
+    std::atomic<uint32_t> begun;   // how often another process has in the slot
   };
+  uint32_t BegunIn(Rank rank) const;
   // -1: there is none.
   int32_t SlotOf(Rank rank) const;
   Rank RankIn(int32_t slot) const;
@@ -83,6 +84,7 @@ class VerdictBoard : public Verdicts {
   const std::shared_ptr<SharedMemory> memory_;
   const UniqueFd bell_;
   const std::vector<int32_t> slots_;  // by rank; empty: the same
+  std::vector<uint32_t> begun_;       // by rank, when this was opened
   ClosedInChild closed_in_child_;
 };
 

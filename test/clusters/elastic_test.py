@@ -425,7 +425,7 @@ class LibTorch(unittest.TestCase):
 
 
     def train_with(self, strategy, ranks, changes):
-        """The strategy begins each membership with what was committed, to the bit: `changes` gets the job, its first
+        """The strategy begins each membership with what it was in the one before, to the bit: `changes` gets the job, its first
         membership and its pids, and makes others."""
         support.skip("" if TORCH_HELPER else "it was not given")
         folder = tempfile.mkdtemp()
@@ -440,9 +440,9 @@ class LibTorch(unittest.TestCase):
             if word != "begin" or numbers.startswith("1-"):
                 continue
             number, step = map(int, numbers.split("-"))
-            committed = [each for each in range(1, number) if os.path.exists(os.path.join(folder, f"commit-{each}-{step}"))]
-            self.assertTrue(committed or step == 0, f"{name} of {sorted(os.listdir(folder))}\n{job.text()}")
-            before = f"commit-{committed[-1]}-{step}" if committed else "begin-1-0"
+            there = [each for each in range(1, number) if os.path.exists(os.path.join(folder, f"at-{each}-{step}"))]
+            self.assertTrue(there or step == 0, f"{name} of {sorted(os.listdir(folder))}\n{job.text()}")
+            before = f"at-{there[-1]}-{step}" if there else "begin-1-0"
             one, other = (saved(os.path.join(folder, each)) for each in (before, name))
             self.assertGreater(min(len(one), len(other)), PARAMETERS)
             if strategy == "qadam":  # at the end is what compression has lost, by rank: 1 or 2
@@ -457,7 +457,7 @@ class LibTorch(unittest.TestCase):
 
     def lose_rank_0(self, job, folder):
         first, pids = job.await_membership(len(self.ranks))
-        job.await_file(os.path.join(folder, f"commit-{first}-12"))
+        job.await_file(os.path.join(folder, f"at-{first}-12"))
         os.kill(pids[0], signal.SIGKILL)
         second, _ = job.await_membership(len(self.ranks) - 1, after=first)
         job.await_membership(len(self.ranks), after=second)
@@ -483,7 +483,7 @@ class LibTorch(unittest.TestCase):
 
         def change(job, folder):
             number, _ = job.await_membership(4)
-            job.await_file(os.path.join(folder, f"commit-{number}-12"))
+            job.await_file(os.path.join(folder, f"at-{number}-12"))
             for slots in (2, 3, 1):
                 say(slots)
                 number, _ = job.await_membership(slots, after=number)

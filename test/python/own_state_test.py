@@ -349,6 +349,21 @@ def test_nothing_is_lost_with_a_host(start):
     job.expect_equal_replicas(4)
 
 
+def test_a_host_that_is_left_hands_over(start, tmp_path):
+    """Though its two ranks are each other's partners."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("localhost:2\n127.0.0.1:2\n", encoding="utf-8")
+    program = PROGRAM.replace("sys.argv[2]", "'rank'")
+    job = start(program, "--host-discovery-script", f"cat {hosts}", "--min-np", 2)
+    number, _ = wait_for_ranks(job, 4, 0)
+    hosts.write_text("localhost:2\n", encoding="utf-8")
+    number, _ = wait_for_ranks(job, 2, number)
+    hosts.write_text("localhost:3\n", encoding="utf-8")
+    wait_for_ranks(job, 3, number)
+    job.end()
+    job.expect_equal_replicas(3)
+
+
 def test_without_redundancy_between_hosts_it_says_what_is_lost(start):
     job = start_two_hosts(start, "rank")
     job.wait_for(

@@ -6,7 +6,8 @@
 //   torch_elastic_helper --strategy NAME FOLDER with a strategy, until there is FOLDER/end
 //
 // With a strategy it writes what Strategy::save has to say to files of the folder: before each
-// commit commit-MEMBERSHIP-STEP, and at the beginning of a membership begin-MEMBERSHIP-STEP.
+// commit, and before it looks for other ranks between commits, at-MEMBERSHIP-STEP, and at the
+// beginning of a membership begin-MEMBERSHIP-STEP.
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -114,11 +115,15 @@ int TrainWithStrategy(const std::string& name, const std::string& folder) {
       ++step;
       if (is_first) SayWhere(step);
       Pause();
-      if (step % 4 != 0) continue;
+      if (step % 2 != 0) continue;
+      write("at");
+      if (step % 4 != 0) {
+        state.check_host_updates();
+        continue;
+      }
       const int own = access((folder + "/end").c_str(), F_OK) == 0 ? 1 : 0;
       is_over =
           hvd::allreduce(torch::tensor(own), {.name = "end", .op = hvd::Max}).item<int>() != 0;
-      write("commit");
       state.commit();
     }
     strategy.finish();

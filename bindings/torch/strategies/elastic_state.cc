@@ -34,6 +34,12 @@ void CopyInto(const at::Tensor& from, at::Tensor* kept) {
   }
 }
 
+std::vector<at::Tensor> CopiesOf(const NamedTensors& tensors) {
+  std::vector<at::Tensor> copies;
+  for (const auto& [name, tensor] : tensors) copies.push_back(tensor.detach().clone());
+  return copies;
+}
+
 ParameterState CopyOf(ParameterState state) {
   for (auto& [field, tensor] : state.tensors) tensor = tensor.clone();
   return state;
@@ -157,8 +163,11 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
     End();
     const NamedTensors tensors = TensorsOf(model_.module());
     for (size_t i = 0; i < tensors.size(); ++i) {
-      if (kept_[i].defined()) at::Tensor(tensors[i].second).copy_(kept_[i]);
+      if (!kept_[i].defined()) continue;
+      at::Tensor(tensors[i].second).copy_(kept_[i]);
+      not_whole_.erase(tensors[i].second.unsafeGetTensorImpl());
     }
+    extras_ = kept_extras_;
     SetOptions(optimizer_, kept_groups_);
     for (size_t i = 0; i < parameters_.size(); ++i) {
       SetParameterState(optimizer_, parameters_[i],
@@ -188,8 +197,8 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
       Begin();
     }
     const NamedTensors extras = Base().Extras();
-    for (size_t i = 0; i < extras.size() && i < kept_extras_.size(); ++i) {
-      at::Tensor(extras[i].second).copy_(kept_extras_[i]);
+    for (size_t i = 0; i < extras.size() && i < extras_.size(); ++i) {
+      at::Tensor(extras[i].second).copy_(extras_[i]);
     }
     if (extras.empty()) return;
     broadcast_parameters(extras, source);
@@ -244,6 +253,7 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
   void End() {
     const at::NoGradGuard no_grad;
     const bool was_there = strategy_ != nullptr;
+    if (was_there) extras_ = CopiesOf(Base().Extras());
     strategy_ = nullptr;
     for (at::Tensor parameter : model_.module().parameters()) parameter.mutable_grad().reset();
     if (was_there && has_pieces_) optimizer_.state().clear();
@@ -272,10 +282,7 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
       if (has_pieces_ && strategy_ != nullptr) break;
       kept_states_.push_back(CopyOf(GetParameterState(optimizer_, parameter)));
     }
-    if (strategy_ == nullptr) return;
-    const NamedTensors extras = Base().Extras();
-    kept_extras_.resize(extras.size());
-    for (size_t i = 0; i < extras.size(); ++i) CopyInto(extras[i].second, &kept_extras_[i]);
+    if (strategy_ != nullptr) kept_extras_ = CopiesOf(Base().Extras());
   }
 
   // Collective: each holder's to all, a part after another. One half of each.
@@ -306,6 +313,7 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
   std::vector<ParameterState> kept_groups_;
   std::vector<ParameterState> kept_states_;  // by parameter; empty: they are in pieces
   std::vector<at::Tensor> kept_extras_;
+  std::vector<at::Tensor> extras_;  // for the next strategy
 };
 
 namespace elastic {

@@ -7,6 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "controller/protocol/lost.h"
+
 namespace rueda {
 namespace {
 
@@ -128,6 +130,9 @@ TEST(VerdictBoard, ASlotIsClearedForTheNextProcess) {
   EXPECT_TRUE(board->Read(1).has_value()) << "no other slot";
   EXPECT_EQ(board->ProgramOf(1), getpid());
   EXPECT_EQ(board->BlamedBy(1), 1);
+  const absl::Status gone = board->CheckThere(0);
+  EXPECT_EQ(LostRank(gone), 0) << "another process is in its slot: " << gone;
+  EXPECT_TRUE(OpenedBy(*launcher, {2, 1})->CheckThere(0).ok()) << "whose start this one is";
   launcher->Clear(-1);  // none
   launcher->Clear(1'000'000);
   launcher->Write(2, {21, 0});
