@@ -198,7 +198,9 @@ absl::Status Shutdown(rueda_context* context) {
   absl::Cleanup not_yet = [context] { context->shut_down = false; };  // after an exception
   absl::Status status = runtime->Shutdown();
   std::move(not_yet).Cancel();
-  return status;
+  // A rank of an elastic job that is done has lost nothing with another one.
+  const bool is_elastic = context->options.config.elastic_fd >= 0;
+  return is_elastic && absl::IsAborted(status) ? absl::OkStatus() : status;
 }
 
 // Ends the membership and begins the next. `what`: the call.

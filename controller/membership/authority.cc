@@ -159,18 +159,44 @@ std::vector<Slot> Authority::Unreachable() const {
   return members;
 }
 
+// Processes that have come, and are no members yet.
+int Authority::Waiting() const {
+  return static_cast<int>(std::count_if(processes_.begin(), processes_.end(), [](const auto& each) {
+    const Process& process = each.second;
+    return process.asked && !process.member && !process.withdrawn && !process.removed;
+  }));
+}
+
+// Whoever comes gets the state from one that was there: the last member stays until another one has
+// it.
+std::vector<Slot> Authority::Leaving() const {
+  std::vector<Slot> leaving;
+  bool some_stay = false;
+  for (const Slot slot : record_.slots) {
+    const auto it = processes_.find(slot);
+    if (it == processes_.end() || !it->second.member) continue;
+    some_stay |= !it->second.withdrawn;
+    if (it->second.withdrawn) leaving.push_back(slot);
+  }
+  if (some_stay || leaving.empty()) return leaving;
+  const int waiting = Waiting();
+  if (waiting == 0 || waiting + 1 < options_.min) return {};
+  const auto last = std::find_if(leaving.begin(), leaving.end(),
+                                 [&](Slot slot) { return !processes_.at(slot).told_to_leave; });
+  if (last != leaving.end()) leaving.erase(last);
+  return leaving;
+}
+
 // What waits for the members' next commit, and has not been told.
 void Authority::TellOfChange(Actions* out) {
   if (record_.number == 0 || over_) return;
   bool added = told_added_, is_news = false;
-  std::vector<Slot> leaving;
-  for (auto& [slot, process] : processes_) {
-    const bool has_room = static_cast<int>(record_.slots.size()) < options_.max;
-    added |= process.asked && !process.member && !process.withdrawn && has_room;
-    if (!process.member || !process.withdrawn) continue;
-    leaving.push_back(slot);
-    is_news |= !std::exchange(process.told_to_leave, true);
+  const std::vector<Slot> leaving = Leaving();
+  for (const Slot slot : leaving) {
+    is_news |= !std::exchange(processes_.at(slot).told_to_leave, true);
   }
+  const bool has_room = static_cast<int>(record_.slots.size()) < options_.max;
+  added |= has_room && Waiting() > 0;
   is_news |= added != std::exchange(told_added_, added);
   if (is_news) out->push_back({ActionKind::kTellOfChange, kNoSlot, "", added, leaving});
 }

@@ -71,7 +71,8 @@ class Authority {
   void OnEnded(Slot slot, bool well, Nanos now, Actions* out);
   void OnAsk(Slot slot, const Ask& ask, Nanos now, Actions* out);
   // The process in the slot is to leave, as its host is taken away: with the next membership that
-  // all members have agreed on and where they know of it, so that it can hand over what it has.
+  // all members have agreed on and where they know of it, so that it can hand over what it has. If
+  // all are to leave, one stays until another process has come to whom it can.
   void OnWithdrawn(Slot slot, Nanos now, Actions* out);
   // To be called when deadline() has come.
   void OnTime(Nanos now, Actions* out);
@@ -127,6 +128,8 @@ class Authority {
   bool IsBlamedInVain() const;
   // Those to go on without.
   std::vector<Slot> Unreachable() const;
+  int Waiting() const;
+  std::vector<Slot> Leaving() const;
   void TellOfChange(Actions* out);
   void TryCommit(Nanos now, Actions* out);
   void Commit(Actions* out);

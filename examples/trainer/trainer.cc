@@ -387,7 +387,6 @@ class Fitting : public Training {
                 {"metrics", ToJson(metrics)},
                 {"means", means != nullptr ? ToJson(means->all()) : json::object()},
                 {"samples", means != nullptr ? means->all_samples() : 0},
-                {"resumed_from", resumed_from},
                 {"scalers", GetScalers()}};
     Together("commit", [&] {
       if (rank == 0) all["callbacks"] = GetCallbacks();
@@ -408,7 +407,6 @@ class Fitting : public Training {
       metrics = ToMetrics(all.at("metrics"));
       means_before_ = ToMetrics(all.at("means"));
       samples_before_ = all.at("samples");
-      resumed_from = all.at("resumed_from");
       SetScaler(all.at("scalers"));
       SetCallbacks(all.at("callbacks"));
     });
@@ -615,11 +613,13 @@ FitResult Trainer::Fit(const FitArguments& arguments) const {
       {.strategy = options_.strategy, .strategy_options = options_.strategy_options},
       arguments.model, arguments.optimizer, progress);
   FitResult result;
+  const auto start = std::chrono::steady_clock::now();
   const bool wanted = hvd::elastic::run(state, [&] {
     Elastic elastic{state, progress};
     result = Fitting(*this, arguments, rates, &elastic).Train();
   });
   if (!wanted) throw Dismissed();
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
 }
 

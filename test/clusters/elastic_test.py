@@ -165,6 +165,15 @@ class OneHost(unittest.TestCase):
         job.finish()
         job.expect_done(4)
 
+    def test_a_rank_that_is_lost_before_anything_was_kept(self):
+        """It had nothing but what it was made with."""
+        job = Job(self, "-np", 3, "--min-np", 2, "--blacklist-cooldown-range", 0.1, 0.1, steps=100_000, pause=2, own="rank")
+        job.await_words(r"membership 1 of 3 ranks")
+        os.kill(int(job.await_words(r"process 1 started, pid (\d+)")[1]), signal.SIGKILL)
+        job.await_membership(3, after=1)
+        job.finish()
+        job.expect_done(3)
+
     def test_a_rank_and_its_partner_are_lost_together(self):
         job = Job(self, "-np", 4, "--min-np", 2, steps=100_000, pause=2, own="rank")
         _, pids = job.await_membership(4)
@@ -385,6 +394,25 @@ class Discovery(unittest.TestCase):
         job.expect_done(2)
         self.assertNotIn("killed by", job.text())
 
+    def test_all_hosts_are_others(self):
+        """What was learned goes to them."""
+        for limit in (2, 4):
+            with self.subTest(limit):
+                job = self.start("localhost:2\n", "--min-np", 2, "--max-np", limit, steps=100_000, pause=2, own="rank")
+                number, pids = job.await_membership(2)
+                self.say("127.0.0.1:2\n")
+                deadline = time.monotonic() + HANG
+                while set(pids.values()) & set(job.await_membership(2, after=number - 1)[1].values()):
+                    self.assertLess(time.monotonic(), deadline, job.text())
+                    number += 1
+                job.finish()
+                job.expect_done(2)
+                for line in AT_WORK.finditer(job.text()):
+                    if int(line[2]) > 1:
+                        self.assertGreater(int(line[5]), 0, f"no survivor: {line[0]}\n{job.text()}")
+                        self.assertGreater(int(line[6]), 4, f"from the beginning: {line[0]}\n{job.text()}")
+                self.assertEqual(job.text().count("dismissed"), 2, job.text())
+
     def test_two_changes_within_a_second(self):
         job = self.start("localhost:2\n", "--min-np", 1, steps=1_500, pause=5)
         first, _ = job.await_membership(2)
@@ -506,7 +534,7 @@ class LibTorch(unittest.TestCase):
                 log = os.path.join(folder, "log.csv")
                 job = Job(self, "-np", 3, "--min-np", 2, "--blacklist-cooldown-range", 0.1, 0.1,
                           program=[mnist, "--elastic", "--commit-steps", "5", "--epochs", "40", "--strategy", strategy, "--csv", log,
-                                   "--checkpoint", checkpoints])
+                                   "--checkpoint", checkpoints, "--tensorboard", os.path.join(folder, "events")])
                 job.await_words(r"^\[0\] epoch +3 ")
                 os.kill(int(job.await_words(r"process 0 started, pid (\d+)")[1]), signal.SIGKILL)
                 job.await_words(r"membership 3 of 3 ranks")

@@ -401,34 +401,20 @@ class Kubernetes(OnHosts):
                  for word in launcher["command"] + launcher["args"]]
         self.expect_printed(os.path.join(SCRIPTS, "kubernetes", "mpijob.yaml"), self.run_on(2, *words))
 
-    @unittest.skipUnless(ALL, "test/soak/run.sh has it")
-    def test_elastic_mpijob(self):
-        """A second worker comes, and the first one leaves."""
-        [job] = manifests("mpijob-elastic.yaml")
-        spec = job["spec"]
-        [launcher] = spec["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"]
+    def train_elastically(self, launcher, replaced, say):
+        """Its program, until a second worker has come and the first one has left. `replaced`: words of the command."""
         words = launcher["command"] + launcher["args"]
-        self.assertEqual(words[words.index("--slots") + 1], str(spec["slotsPerWorker"]))
-        self.assertEqual(job["metadata"]["name"], manifests("mpijob.yaml")[0]["metadata"]["name"])
-        script, end = os.path.join(self.folder, "discover_hosts.sh"), os.path.join(self.folder, "stop")
-
-        def say(*workers):
-            # As the operator writes it.
-            with open(f"{script}.new", "w", encoding="ascii") as file:
-                file.write("#!/bin/sh\n" + "".join(f"echo {self.names[i]}\n" for i in workers))
-            os.chmod(f"{script}.new", 0o755)
-            os.replace(f"{script}.new", script)
-
-        say(0)
         self.assertEqual(words[-2], "--steps")
         words[-1] = "1000000"
-        words = [self.inside(word).replace("/etc/mpi/discover_hosts.sh", script) for word in words]
+        for old, new in replaced.items():
+            words = [word.replace(old, new) for word in words]
+        out, end = os.path.join(self.folder, "out"), os.path.join(self.folder, "stop")
         with open(os.path.join(self.image, "bin", "python"), "w", encoding="utf-8") as file:
             file.write(f"#!/bin/sh\nPYTHONPATH={os.path.dirname(PROGRAMS)}/python OMP_NUM_THREADS=1 RUEDA_STOP_FILE={end} "
                        f"exec {python('torch')}/bin/python \"$@\"\n")
-        out = os.path.join(self.folder, "out")
+        say(0)
         with open(out, "wb") as file:
-            process = subprocess.Popen(self.sshd.command(2, *words), stdin=subprocess.DEVNULL, stdout=file,
+            process = subprocess.Popen(self.sshd.command(2, *map(self.inside, words)), stdin=subprocess.DEVNULL, stdout=file,
                                        stderr=subprocess.STDOUT, cwd=self.folder)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
@@ -443,12 +429,64 @@ class Kubernetes(OnHosts):
         say(0, 1)
         await_found(r"membership \d+: rank 3 of 4")
         say(1)
-        await_found(r"ruedarun: host train-worker-0\S+ is to be left")
+        await_found(r"ruedarun: host \S+ is to be left")
         await_found(r"ruedarun: membership \d+ of 2 ranks after")
         with open(end, "w", encoding="ascii"):
             pass
         self.assertEqual(process.wait(HANG), 0, read(out))
         self.assertIn("replicas_equal=true", read(out))
+
+    @unittest.skipUnless(ALL, "test/soak/run.sh has it")
+    def test_elastic_mpijob(self):
+        [job] = manifests("mpijob-elastic.yaml")
+        spec = job["spec"]
+        [launcher] = spec["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"]
+        words = launcher["command"]
+        self.assertEqual(words[words.index("--slots") + 1], str(spec["slotsPerWorker"]))
+        self.assertEqual(job["metadata"]["name"], manifests("mpijob.yaml")[0]["metadata"]["name"])
+        script = os.path.join(self.folder, "discover_hosts.sh")
+
+        def say(*workers):
+            # As the operator writes it.
+            with open(f"{script}.new", "w", encoding="ascii") as file:
+                file.write("#!/bin/sh\n" + "".join(f"echo {self.names[i]}\n" for i in workers))
+            os.chmod(f"{script}.new", 0o755)
+            os.replace(f"{script}.new", script)
+
+        self.train_elastically(launcher, {"/etc/mpi/discover_hosts.sh": script}, say)
+
+    @unittest.skipUnless(ALL, "test/soak/run.sh has it")
+    def test_elastic_service(self):
+        """The name service of the launcher's host is its file of hosts."""
+        service, deployment, job = manifests("elastic.yaml")
+        self.assertEqual([each["kind"] for each in (service, deployment, job)], ["Service", "Deployment", "Job"])
+        pod = deployment["spec"]["template"]
+        self.assertEqual(service["spec"], {"clusterIP": "None", "selector": pod["metadata"]["labels"]})
+        [worker] = pod["spec"]["containers"]
+        [launcher] = job["spec"]["template"]["spec"]["containers"]
+        words, name = launcher["command"], service["metadata"]["name"]
+        self.assertEqual(words[words.index("--slots") + 1], str(worker["resources"]["limits"]["nvidia.com/gpu"]))
+        self.assertTrue(words[-1].endswith(f"/discover_hosts.sh {name}"), words)
+        for each in (worker, launcher):
+            self.assertEqual(each["volumeMounts"], [{"name": "ssh", "mountPath": "/root/.ssh", "readOnly": True}])
+        table = f"/etc/netns/{self.cluster.names[2]}/hosts"
+        others = read(table)
+
+        def say(*workers):
+            # In its place: it is mounted over /etc/hosts.
+            with open(table, "w", encoding="ascii") as file:
+                file.write(others + "".join(f"10.77.0.{i + 1} {name}\n" for i in workers))
+
+        self.train_elastically(launcher, {}, say)
+
+    @unittest.skipUnless(ALL, "test/soak/run.sh has it")
+    def test_hosts_stay_when_no_pod_is_ready(self):
+        script = os.path.join(SCRIPTS, "kubernetes", "discover_hosts.sh")
+        found = subprocess.run([script, "no-such-service.invalid"], capture_output=True, text=True, check=False)
+        self.assertEqual((found.returncode, found.stdout), (1, ""))
+        self.assertIn("no pod of the Service no-such-service.invalid is ready", found.stderr)
+        found = subprocess.run([script, "localhost"], capture_output=True, text=True, check=True)
+        self.assertEqual(found.stdout, "127.0.0.1\n")
 
     def test_job(self):
         service, job = manifests("job.yaml")

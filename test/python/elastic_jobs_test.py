@@ -530,6 +530,36 @@ def test_an_exception_of_one_rank_ends_that_one_only(start):
     assert again == 20
 
 
+SHUTDOWN = """
+import rueda
+
+rueda.init()
+state = rueda.elastic.ObjectState(step=0)
+
+@rueda.elastic.run
+def train(state):
+    rueda.allreduce(np.ones(1), "step")
+
+train(state)
+if rueda.rank() == 1:
+    (folder / "waits").touch()
+    while not (folder / "end").exists():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+while not (folder / "waits").exists():
+    time.sleep(0.01)
+(folder / "end").touch()
+rueda.shutdown()
+say("done")
+"""
+
+
+def test_a_rank_that_is_lost_while_the_others_shut_down_is_no_error_of_theirs(start):
+    job = start(SHUTDOWN, "-np", 3, "--min-np", 2)
+    job.expect_status(0)
+    assert len(job.find(r"\[\d\] done")) == 2
+
+
 # ---- hosts that come and go ----
 
 

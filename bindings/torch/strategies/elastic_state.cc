@@ -142,8 +142,8 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
   Strategy& strategy() const {
     if (strategy_ != nullptr) return *strategy_;
     throw Error(RUEDA_FAILED_PRECONDITION,
-                "elastic::StrategyState: there is no strategy outside of the function that "
-                "elastic::run calls");
+                "elastic::StrategyState: there is a strategy, and something to commit, only in the "
+                "function that elastic::run calls");
   }
 
   void Save() {
@@ -157,27 +157,17 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
     if (has_pieces_) Exchange(kStateName);
   }
 
-  // Gradients are dropped: they were on their way when a rank was lost.
-  void GoBack() {
-    const at::NoGradGuard no_grad;
-    End();
-    const NamedTensors tensors = TensorsOf(model_.module());
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      if (!kept_[i].defined()) continue;
-      at::Tensor(tensors[i].second).copy_(kept_[i]);
-      not_whole_.erase(tensors[i].second.unsafeGetTensorImpl());
-    }
-    extras_ = kept_extras_;
-    SetOptions(optimizer_, kept_groups_);
-    for (size_t i = 0; i < parameters_.size(); ++i) {
-      SetParameterState(optimizer_, parameters_[i],
-                        kept_states_.empty() ? ParameterState() : CopyOf(kept_states_[i]));
-    }
-    if (has_pieces_) Restore();
+  // In the next membership: a strategy's memory may still be written to by ranks of this one, which
+  // the launcher ends meanwhile.
+  void GoBack() { goes_back_ = true; }
+
+  void Reset() {
+    if (std::exchange(goes_back_, false)) GoBackNow();
   }
 
   // All get what the source has.
   void Follow(int source) {
+    Reset();
     End();
     // Those that it has whole: one that comes does not know.
     const NamedTensors tensors = TensorsOf(model_.module());
@@ -240,6 +230,25 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
   }
   BaseStrategy& Base() const { return static_cast<BaseStrategy&>(strategy()); }
 
+  // Gradients are dropped: they were on their way when a rank was lost.
+  void GoBackNow() {
+    const at::NoGradGuard no_grad;
+    End();
+    const NamedTensors tensors = TensorsOf(model_.module());
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (!kept_[i].defined()) continue;
+      at::Tensor(tensors[i].second).copy_(kept_[i]);
+      not_whole_.erase(tensors[i].second.unsafeGetTensorImpl());
+    }
+    extras_ = kept_extras_;
+    SetOptions(optimizer_, kept_groups_);
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      SetParameterState(optimizer_, parameters_[i],
+                        kept_states_.empty() ? ParameterState() : CopyOf(kept_states_[i]));
+    }
+    if (has_pieces_) Restore();
+  }
+
   void Begin() {
     strategy_ = make_strategy(name_, model_, optimizer_, options_);
     not_whole_.clear();
@@ -289,6 +298,7 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
   template <typename Fn>
   void ForParts(const Version* version, const std::vector<int>& holders, bool values, Fn&& fn) {
     for (size_t part = 0; part < holders.size(); ++part) {
+      if (holders[part] < 0) continue;
       std::string half;
       if (holders[part] == rueda::rank()) {
         std::string_view rest = version->parts.at(static_cast<int>(part));
@@ -314,6 +324,7 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
   std::vector<ParameterState> kept_states_;  // by parameter; empty: they are in pieces
   std::vector<at::Tensor> kept_extras_;
   std::vector<at::Tensor> extras_;  // for the next strategy
+  bool goes_back_ = false;
 };
 
 namespace elastic {
@@ -341,6 +352,10 @@ void StrategyState::restore() {
 void StrategyState::sync(int source) {
   keeper_->Follow(source);
   values_.sync(source);
+}
+
+void StrategyState::reset() {
+  keeper_->Reset();
 }
 
 void StrategyState::before_change() {

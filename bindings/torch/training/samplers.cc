@@ -278,11 +278,12 @@ LoadBalancingSampler::LoadBalancingSampler(size_t size, const std::function<doub
 
 namespace elastic {
 
-ElasticSampler::ElasticSampler(size_t size, DistributedSamplerOptions options)
-    : DistributedSampler(size, options) {}
+ElasticSampler::ElasticSampler(size_t size, DistributedSamplerOptions options, bool all_get_all)
+    : DistributedSampler(size, options, all_get_all ? Part(0, 1) : Part(global_process_set)),
+      all_get_all_(all_get_all) {}
 
 void ElasticSampler::set_epoch(size_t epoch) {
-  impl().Deal(global_process_set, epoch, 0);
+  impl().Deal(Own(), epoch, 0);
 }
 
 void ElasticSampler::record_batch(size_t batch_size) {
@@ -302,7 +303,7 @@ std::string ElasticSampler::to_bytes() const {
 
 void ElasticSampler::from_bytes(std::string_view bytes) {
   const size_t epoch = detail::TakeNumber(&bytes);
-  impl().Deal(global_process_set, epoch, detail::TakeNumber(&bytes));
+  impl().Deal(Own(), epoch, detail::TakeNumber(&bytes));
 }
 
 }  // namespace elastic

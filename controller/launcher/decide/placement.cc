@@ -82,8 +82,19 @@ void Placement::OnHostDown(int number, bool failed, Nanos now) {
   host.again_at = std::max(host.again_at, DeadlineAfter(now, CooldownAfter(++host.strikes)));
 }
 
+// Processes but for those that are to leave: others come before they go.
+int Placement::Staying() const {
+  int staying = 0;
+  for (const Host& host : hosts_) {
+    for (int local = 0; local < host.slots; ++local) {
+      staying += host.places[static_cast<size_t>(local)].running ? 1 : 0;
+    }
+  }
+  return staying;
+}
+
 std::optional<Slot> Placement::Next(Nanos now) const {
-  if (running_ >= options_.processes_max) return std::nullopt;
+  if (Staying() >= options_.processes_max) return std::nullopt;
   for (const int number : order_) {
     const Host& host = hosts_[static_cast<size_t>(number)];
     if (!host.up || now < host.again_at) continue;

@@ -76,6 +76,7 @@ class Placement {
     std::vector<Place> places;
   };
 
+  int Staying() const;
   Nanos CooldownAfter(int strikes) const;
   Place& PlaceOf(Slot slot);
 

@@ -497,6 +497,7 @@ void ElasticFront::OnRankEnded(int number, const Message& message) {
   } else if (args_.options.verbose) {
     Say(absl::StrCat(Text(message.rank), " ", WaitStatusText(message.value)));
   }
+  was_killed_ |= WIFSIGNALED(message.value);
   OnProcessEnded(message.rank, well);
 }
 
@@ -635,7 +636,7 @@ void ElasticFront::EndJob(const std::string& why) {
   if (closing_) return;
   why_ = why;
   Note(absl::StrCat(why, "; the job ends"));
-  if (authority_.record().number == 1 && !has_regrouped_) {
+  if (authority_.record().number == 1 && !has_regrouped_ && was_killed_) {
     Say("none of its ranks has asked for another membership: does the program call elastic.run?");
   }
   SendToAll({MessageKind::kEndJob});

@@ -123,6 +123,7 @@ class ElasticFront {
   bool discovery_fails_ = false;
   bool told_of_few_ = false;     // slots, at the start
   bool has_regrouped_ = false;   // a member has asked for another membership
+  bool was_killed_ = false;      // a process, by a signal
   std::set<Slot> has_files_;     // for its output
   bool told_of_no_run_ = false;  // a process has ended well, and was in no membership
   const Nanos started_ = MonotonicNow();

@@ -24,6 +24,11 @@ void ProgressBar::OnBegin(Training& training) {
   start_ = std::chrono::steady_clock::now();
   steps_ = 0;
   shown_ = -1;
+  if (training.rank == 0 && training.first_epoch > 1 && training.resumed_from.empty()) {
+    std::fprintf(stream_, "goes on in epoch %lld on %d ranks\n",
+                 static_cast<long long>(training.first_epoch), training.ranks);
+    std::fflush(stream_);
+  }
   if (training.rank != 0 || training.resumed_from.empty()) return;
   const bool done = training.epoch >= training.max_epochs;
   std::fprintf(stream_, "resumed from %s after epoch %lld%s\n", training.resumed_from.c_str(),

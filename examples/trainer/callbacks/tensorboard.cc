@@ -40,7 +40,7 @@ void TensorBoard::OnBegin(Training& training) {
   static int files = 0;
   path_ = directory_ + "/events.out.tfevents." + std::to_string(static_cast<int64_t>(now)) + "." +
           host + "." + std::to_string(getpid()) + "." + std::to_string(files++);
-  stream_.open(path_, std::ios::binary);
+  stream_ = std::ofstream(path_, std::ios::binary);
   Write(FirstEvent(now));
   Write(RestartEvent(now, training.step + 1));
 }

@@ -296,6 +296,41 @@ TEST(Authority, NobodyLeavesWithAMembershipThatOthersDidNotExpect) {
   EXPECT_THAT(job.Done(), ElementsAre());
 }
 
+TEST(Authority, OneStaysUntilAnotherHasTheState) {
+  Job job({2, 2});
+  job.Begin(2);
+  job.Withdraw(0);
+  EXPECT_THAT(job.Done(), ElementsAre("tell leaving 0"));
+  job.Withdraw(1);
+  EXPECT_THAT(job.Done(), ElementsAre()) << "nobody would be left";
+  job.Start({2, 3});
+  job.Ask(2, 0);
+  job.Ask(3, 0);
+  for (const Slot slot : {0, 1}) job.Ask(slot, 1, 5);
+  EXPECT_THAT(job.Done(), ElementsAre("dismiss 0", "commit", "tell leaving 1"));
+  EXPECT_THAT(job.record().slots, ElementsAre(1, 2));
+  EXPECT_EQ(job.record().survivors, 1);
+}
+
+TEST(Authority, AllHostsAreOthers) {
+  Job job({2, 4});
+  job.Begin(2);
+  for (const Slot slot : {0, 1}) job.Withdraw(slot);
+  (void)job.Done();
+  job.Start({2, 3});
+  for (const Slot slot : {2, 3}) job.Ask(slot, 0);
+  for (const Slot slot : {0, 1}) job.Ask(slot, 1, 5);
+  EXPECT_EQ(job.record().survivors, 1);
+  ASSERT_EQ(job.record().slots.size(), 3u);
+  const Slot last = job.record().slots[0];
+  EXPECT_EQ(job.record().source, 0) << "who has it";
+  (void)job.Done();
+  job.Ask(last, 2, 6);
+  for (const Slot slot : {2, 3}) job.Ask(slot, 2, 6);
+  EXPECT_THAT(job.record().slots, ElementsAre(2, 3));
+  EXPECT_EQ(job.record().survivors, 2);
+}
+
 TEST(Authority, TwoChangesBeforeACommitBothCount) {
   Job job;
   job.Begin(2);

@@ -89,6 +89,8 @@ class StateBase {
   virtual void sync(int source) = 0;
   /// The last that all ranks do together before some leave. Collective.
   virtual void before_change() {}
+  /// The ranks have changed; the reset callbacks and sync follow.
+  virtual void reset() {}
 
   /// Keeps the state, then looks whether ranks are to be added or to leave. All ranks call it after
   /// the same step, whose operations they have waited for. Throws HostsUpdated, on all or on none.
@@ -124,7 +126,8 @@ class StateBase {
     detail::FromBytes(newest, &commits_);  // only now it has what it says
   }
   /// For `run`.
-  void OnReset() const {
+  void OnReset() {
+    reset();
     for (const std::function<void()>& callback : callbacks_) callback();
   }
 
@@ -178,6 +181,10 @@ class State : public StateBase {
     if constexpr (std::is_base_of_v<OwnState, T>) {
       value.Keep();
       own_.push_back(&value);
+    } else if constexpr (!detail::Kept<T>) {
+      static_assert(detail::Kept<T>,
+                    "elastic state is of values that are copied as bytes, of vectors and strings "
+                    "of such, or of what has to_bytes() and from_bytes()");
     } else {
       std::string kept = detail::ToBytes(value);
       values_.push_back({[&value] { return detail::ToBytes(value); },
@@ -196,7 +203,10 @@ class State : public StateBase {
 /// Calls `train` until it returns: again when ranks were lost, with the state of the last commit,
 /// or are added or leave, with the state as it is. Ranks that come get the state of those that were
 /// there. True: `train` has returned. False: this process is not wanted any more, as its host is
-/// taken away: return 0 from main, without rueda::shutdown().
+/// taken away or the job is over: return 0 from main, without rueda::shutdown().
+///
+/// What all ranks do together belongs in `train`, to the last: if a rank is lost when another's has
+/// returned already, operations behind `run` fail.
 ///
 /// Other exceptions pass through: what is wrong with this rank ends it as failed, and the others go
 /// on. In a job that is not elastic the error of a lost rank does, too.

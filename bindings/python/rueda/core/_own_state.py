@@ -104,8 +104,9 @@ class OwnState:
         raise NotImplementedError
 
     def _take(self, version: _Version | None, size: int, holders: list[int], name: str) -> None:
-        """Collective: shares out anew what `size` ranks had of which `holders` have the parts.
-        `version`: what this rank has of it; None: it is new."""
+        """Collective: shares out anew what `size` ranks had of which `holders` have the parts; -1:
+        nobody has, and it is what it was made with. `version`: what this rank has of it; None: it
+        is new."""
         raise NotImplementedError
 
     # ---- for elastic.State ----
@@ -203,7 +204,7 @@ class OwnState:
             for part in range(size)
         ]
         lost = [str(part) for part, holder in enumerate(holders) if holder < 0]
-        if lost:
+        if lost and number > 0:  # else it was what it was made with
             raise errors.LostStateError(
                 f"elastic state {name}: the part of former rank {', '.join(lost)} of {size} is "
                 "lost or damaged, and so is its partner's copy: begin again from a checkpoint",
@@ -343,7 +344,7 @@ class Sharded(OwnState):
         sent = np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
         received: _Bytes = _collectives.alltoall(sent, splits, f"{name}.shares")[0]
         self._place(rank, ranks)
-        whole = np.empty((self.end - self.begin) * itemsize, np.uint8)
+        whole = np.zeros((self.end - self.begin) * itemsize, np.uint8)
         at = 0
         for of in range(ranks):
             for part, begin, end in self._overlaps(rank, ranks, size):

@@ -164,8 +164,8 @@ struct StrategyStateOptions {
 /// A commit does what Strategy::finish does, but for fsdp's parameters, which stay distributed:
 /// local_sgd, diloco, decentralized and async average then. What compression has lost is not kept.
 /// If the model is used after `run`, let the function call strategy().finish() at its end.
-/// Where a strategy does not work with a number of ranks, run throws RUEDA_INVALID_ARGUMENT: set
-/// --min-np.
+/// Where a strategy does not work with a number of ranks, run throws RUEDA_INVALID_ARGUMENT, and
+/// the job ends: keep to numbers that work by --min-np and --max-np.
 class RUEDA_TORCH_API StrategyState : public StateBase {
  public:
   /// Keeps them as they are. RUEDA_INVALID_ARGUMENT: the optimizer is none that Strategy::save
@@ -175,8 +175,8 @@ class RUEDA_TORCH_API StrategyState : public StateBase {
                 torch::optim::Optimizer& optimizer, Values&... values)
       : keeper_(MakeKeeper(options, model, optimizer)), values_(values...) {}
 
-  /// That of the present membership, to the end of the call of the function that `run` calls.
-  /// RUEDA_FAILED_PRECONDITION: outside of it.
+  /// That of the present membership: ask anew each time that `run` calls the function.
+  /// RUEDA_FAILED_PRECONDITION: it has not called it yet.
   Strategy& strategy() const;
 
   /// Collective.
@@ -184,6 +184,7 @@ class RUEDA_TORCH_API StrategyState : public StateBase {
   void restore() override;
   void sync(int source) override;
   void before_change() override;
+  void reset() override;
 
  private:
   static std::shared_ptr<StrategyKeeper> MakeKeeper(const StrategyStateOptions& options,
@@ -214,7 +215,9 @@ class RUEDA_TORCH_API StrategyState : public StateBase {
 class RUEDA_TORCH_API ElasticSampler : public DistributedSampler {
  public:
   /// For a data set of `size` samples, for the ranks that there are whenever it distributes.
-  explicit ElasticSampler(size_t size, DistributedSamplerOptions options = {});
+  /// `all_get_all`: each rank gets all samples, as the strategy `pipeline` wants it.
+  explicit ElasticSampler(size_t size, DistributedSamplerOptions options = {},
+                          bool all_get_all = false);
 
   /// Begins an epoch, of which nothing is processed.
   void set_epoch(size_t epoch);
@@ -228,6 +231,10 @@ class RUEDA_TORCH_API ElasticSampler : public DistributedSampler {
   std::string to_bytes() const;
   /// For State: goes on from there, with the ranks that there are now.
   void from_bytes(std::string_view bytes);
+
+ private:
+  Part Own() const { return all_get_all_ ? Part(0, 1) : Part(global_process_set); }
+  bool all_get_all_;
 };
 
 /// @}

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <concepts>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -43,6 +44,21 @@ inline uint64_t Checksum(const std::string& bytes) {
   return sum ^ bytes.size();
 }
 
+template <typename T>
+concept Plain = std::is_trivially_copyable_v<T> && !std::is_pointer_v<T> && !std::is_const_v<T>;
+
+template <typename T>
+concept PlainVector = Plain<typename T::value_type> && requires(T& value) {
+  value.resize(size_t{1});
+  { value.data() } -> std::convertible_to<typename T::value_type*>;
+};
+
+// What a State takes.
+template <typename T>
+concept Kept = Plain<T> || PlainVector<T> || requires(T& value) {
+  value.from_bytes(value.to_bytes());
+};
+
 // Numbers and other trivially copyable values, vectors and strings of these, and what has
 // to_bytes() and from_bytes() itself, as bytes.
 template <typename T>
@@ -52,11 +68,8 @@ std::string ToBytes(const T& value) {
   } else if constexpr (std::is_trivially_copyable_v<T>) {
     return std::string(reinterpret_cast<const char*>(&value), sizeof value);
   } else {
-    using Element = typename T::value_type;
-    static_assert(std::is_trivially_copyable_v<Element>,
-                  "elastic state is of values that are copied as bytes, of vectors of such, or of "
-                  "what has to_bytes() and from_bytes()");
-    return std::string(reinterpret_cast<const char*>(value.data()), value.size() * sizeof(Element));
+    return std::string(reinterpret_cast<const char*>(value.data()),
+                       value.size() * sizeof(typename T::value_type));
   }
 }
 
@@ -144,8 +157,9 @@ class OwnState {
   virtual std::string Pack() = 0;
   /// Lets them be what Pack has returned on that rank of so many.
   virtual void Unpack(const std::string& part, int rank, int size) = 0;
-  /// Collective: shares out anew what as many ranks had as there are holders, which have the parts.
-  /// `version`: what this rank has of it; null: it is new.
+  /// Collective: shares out anew what as many ranks had as there are holders, which have the parts;
+  /// -1: nobody has, and it is what it was made with. `version`: what this rank has of it; null: it
+  /// is new.
   virtual void Take(const Version* version, const std::vector<int>& holders,
                     const std::string& name) = 0;
 
@@ -363,7 +377,7 @@ inline void OwnState::Sync(int source, const std::string& name) {
     holders.push_back(HolderOf(part, offers));
     if (holders.back() < 0) lost += (lost.empty() ? "" : ", ") + std::to_string(part);
   }
-  if (!lost.empty()) {
+  if (!lost.empty() && number > 0) {  // else it was what it was made with
     throw Error(RUEDA_DATA_LOSS, "elastic state " + name + ": the part of former rank " + lost +
                                      " of " + std::to_string(size) +
                                      " is lost or damaged, and so is its partner's copy: begin "
@@ -387,7 +401,7 @@ inline void OwnState::Sync(int source, const std::string& name) {
 /// commits: four times its size.
 template <typename T>
 class Sharded : public OwnState {
-  static_assert(std::is_trivially_copyable_v<T>);
+  static_assert(detail::Plain<T>, "elements of elastic state are copied as bytes");
 
  public:
   /// `total`: elements of the whole, which are zeros at first.
@@ -486,6 +500,10 @@ class Sharded : public OwnState {
 /// others.
 template <typename T>
 class Own : public OwnState {
+  static_assert(detail::Kept<T>,
+                "elastic state is of values that are copied as bytes, of vectors and strings of "
+                "such, or of what has to_bytes() and from_bytes()");
+
  public:
   /// Of a type that State takes, too.
   explicit Own(T initial, Redundancy redundancy = Redundancy::kRank)
