@@ -72,8 +72,10 @@ absl::StatusOr<wire::ToProcess> AuthorityLink::Receive(int flags) const {
 }
 
 void AuthorityLink::OnChange(const wire::Change& change) {
-  if (change.added()) due_.set_added(true);
-  if (change.leaving_size() > 0) *due_.mutable_leaving() = change.leaving();
+  due_.added |= change.added();
+  if (change.leaving_size() > 0) {
+    due_.leaving.assign(change.leaving().begin(), change.leaving().end());
+  }
 }
 
 absl::StatusOr<wire::Record> AuthorityLink::Ask(uint64_t commits, int32_t blames) {
@@ -96,7 +98,7 @@ absl::StatusOr<wire::Record> AuthorityLink::Ask(uint64_t commits, int32_t blames
     // One that was asked for before, and not waited for, is none.
     if (!message.has_record() || message.record().membership() <= last_.membership()) continue;
     last_ = message.record();
-    due_.Clear();
+    due_ = Due();
     return last_;
   }
 }
@@ -112,7 +114,7 @@ void AuthorityLink::TakeChanges() {
     if (!message.ok()) return;
     MutexLock lock(mutex_);
     if (message->has_change()) OnChange(message->change());
-    if (message->has_dismissal()) dismissed_ = true;
+    if (message->has_dismissal()) due_.dismissed = true;
   }
 }
 
@@ -122,7 +124,7 @@ AuthorityLink::Due AuthorityLink::due() {
     reading_.Unlock();
   }
   MutexLock lock(mutex_);
-  return {due_.added(), dismissed_, {due_.leaving().begin(), due_.leaving().end()}};
+  return due_;
 }
 
 }  // namespace rueda

@@ -51,8 +51,7 @@ class AuthorityLink {
   Mutex reading_;  // held by whoever reads, while one asks by that one
   mutable Mutex mutex_;
   wire::Record last_ ABSL_GUARDED_BY(mutex_);
-  wire::Change due_ ABSL_GUARDED_BY(mutex_);
-  bool dismissed_ ABSL_GUARDED_BY(mutex_) = false;
+  Due due_ ABSL_GUARDED_BY(mutex_);
 };
 
 // A record that can be followed: as many hosts as slots, ranks among them. DATA_LOSS. PURE

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <map>
 #include <new>
 #include <set>
@@ -289,7 +288,6 @@ inline std::vector<int> OwnState::Partners(const std::vector<Brings>& brings) co
 inline void OwnState::Exchange(const std::string& name) {
   Brings mine;
   std::string part;
-  std::exception_ptr failure;
   try {
     part = Pack();
     mine.bytes = part.size();
@@ -356,11 +354,9 @@ inline void OwnState::Keep() {
 }
 
 inline void OwnState::Sync(int source, const std::string& name) {
-  std::string words;
-  detail::AppendNumber(current_, &words);
-  words = broadcast_object(words, source, {.name = name + ".number"});
-  std::string_view rest = words;
-  const uint64_t number = detail::TakeNumber(&rest);
+  uint64_t number = 0;
+  detail::FromBytes(broadcast_object(detail::ToBytes(current_), source, {.name = name + ".number"}),
+                    &number);
   rueda_membership info = RUEDA_MEMBERSHIP_INIT;
   detail::Check(rueda_membership_info(detail::Current(), &info));
   const bool is_new = 0 < info.survivors && info.survivors <= rueda::rank();
