@@ -449,4 +449,14 @@ absl::Status CheckOperations(const rueda_operation* operations, size_t count, Ra
   return absl::OkStatus();
 }
 
+absl::Status WriteRanks(const char* function, absl::Span<const Rank> found, int32_t* ranks,
+                        size_t capacity, size_t* count) {
+  if (count == nullptr || (ranks == nullptr && capacity > 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(function, ": a null pointer"));
+  }
+  std::copy_n(found.begin(), std::min(capacity, found.size()), ranks);
+  *count = found.size();
+  return absl::OkStatus();
+}
+
 }  // namespace rueda::capi

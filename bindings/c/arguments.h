@@ -25,4 +25,9 @@ struct CheckedOperations {
 absl::Status CheckOperations(const rueda_operation* operations, size_t count, Rank self,
                              CheckedOperations* checked);
 
+// Writes the first `capacity` of `found` to the caller's `ranks`, and how many there are to
+// `count`. INVALID_ARGUMENT: one of these pointers of `function` is null.
+absl::Status WriteRanks(const char* function, absl::Span<const Rank> found, int32_t* ranks,
+                        size_t capacity, size_t* count);
+
 }  // namespace rueda::capi

@@ -7,6 +7,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "bindings/c/arguments.h"
 #include "bindings/c/guard.h"
 #include "bindings/c/structs.h"
 #include "controller/rendezvous/authority_link.h"
@@ -137,18 +138,13 @@ int32_t Due(const Runtime& runtime) {
 
 absl::Status Leaving(const rueda_context* context, int32_t* ranks, size_t capacity, size_t* count) {
   RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
-  if (count == nullptr || (ranks == nullptr && capacity > 0)) {
-    return absl::InvalidArgumentError("rueda_leaving_ranks: a null pointer");
-  }
   const std::vector<int32_t> leaving = DueOf(*runtime).leaving;
   const std::vector<int32_t>& slots = runtime->world().slots;
-  std::vector<int32_t> found;
+  std::vector<Rank> found;
   for (size_t rank = 0; rank < slots.size(); ++rank) {
-    if (absl::c_linear_search(leaving, slots[rank])) found.push_back(static_cast<int32_t>(rank));
+    if (absl::c_linear_search(leaving, slots[rank])) found.push_back(static_cast<Rank>(rank));
   }
-  std::copy_n(found.begin(), std::min(capacity, found.size()), ranks);
-  *count = found.size();
-  return absl::OkStatus();
+  return WriteRanks("rueda_leaving_ranks", found, ranks, capacity, count);
 }
 
 absl::Status Check(rueda_context* context, int32_t* change) {

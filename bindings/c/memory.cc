@@ -1,9 +1,12 @@
-// rueda_mem_alloc: memory in arenas, which outlive contexts.
+// rueda_mem_alloc: memory in arenas, which outlive contexts. rueda_mem_open: neighbours' arenas,
+// which outlive these.
 #include <pthread.h>
 
 #include <map>
+#include <set>
 
 #include "absl/strings/str_cat.h"
+#include "bindings/c/arguments.h"
 #include "bindings/c/context.h"
 #include "bindings/c/guard.h"
 #include "controller/lanes/callbacks.h"
@@ -16,9 +19,12 @@ constexpr Nanos kFreePatience = 10 * kSecond;
 Mutex mutex;
 struct Memory {
   std::map<std::pair<std::string, Rank>, std::weak_ptr<Arena>>
-      arenas;                                         // the latest of each context
-  std::map<void*, std::shared_ptr<Arena>> blocks;     // keep their arenas alive
-  std::map<void*, std::shared_ptr<Arena>> inherited;  // the blocks of a forked child's parent
+      arenas;                                                  // the latest of each context
+  std::map<void*, std::shared_ptr<Arena>> blocks;              // keep their arenas alive
+  std::multimap<void*, std::shared_ptr<SharedMemory>> opened;  // of neighbours
+  std::set<const void*> told;  // blocks that neighbours may have opened
+  // Of a forked child's parent.
+  std::multimap<void*, std::shared_ptr<void>> inherited;
 };
 Memory& Known() {
   static auto* memory = new Memory();  // outlives every other object
@@ -34,8 +40,12 @@ void UnlockMutex() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   mutex.Unlock();
 }
 void LeaveToParent() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  Known().inherited.merge(Known().blocks);
-  Known().arenas.clear();
+  Memory& known = Known();
+  known.inherited.insert(known.blocks.begin(), known.blocks.end());
+  known.inherited.insert(known.opened.begin(), known.opened.end());
+  known.blocks.clear();
+  known.opened.clear();
+  known.arenas.clear();
   mutex.Unlock();
 }
 [[maybe_unused]] const int registered_lock =
@@ -55,24 +65,79 @@ absl::Status Allocate(rueda_context* context, size_t bytes, void** pointer) {
 absl::Status Free(void* pointer) {
   if (pointer == nullptr) return absl::OkStatus();
   std::shared_ptr<Arena> arena;
+  decltype(Memory::opened)::node_type closed;  // unmapped behind the lock
   {
     MutexLock lock(mutex);
     if (Known().inherited.contains(pointer)) return absl::OkStatus();
+    if (const auto it = Known().opened.find(pointer); it != Known().opened.end()) {
+      closed = Known().opened.extract(it);
+      return absl::OkStatus();
+    }
     const auto it = Known().blocks.find(pointer);
     if (it == Known().blocks.end()) {
-      return absl::NotFoundError("rueda_mem_free: this pointer is not from rueda_mem_alloc");
+      return absl::NotFoundError(
+          "rueda_mem_free: this pointer is not from rueda_mem_alloc or rueda_mem_open");
     }
     arena = it->second;
   }
   const Nanos patience = InTurn() ? 0 : kFreePatience;
   RUEDA_RETURN_IF_ERROR(arena->WaitUntilSafe(MonotonicNow() + patience));
+  bool was_told = false;
   {
     MutexLock lock(mutex);
     if (Known().blocks.erase(pointer) == 0) {
       return absl::NotFoundError("rueda_mem_free: another thread has freed this pointer");
     }
+    was_told = Known().told.erase(pointer) > 0;
   }
-  return arena->Free(pointer);
+  return arena->Free(pointer, was_told);
+}
+
+absl::Status Neighbours(const rueda_context* context, int32_t* ranks, size_t capacity,
+                        size_t* count) {
+  RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
+  const World& world = runtime->world();
+  std::vector<Rank> others = world.topology.host_of(world.rank).ranks;
+  std::erase(others, world.rank);
+  return WriteRanks("rueda_neighbor_ranks", others, ranks, capacity, count);
+}
+
+absl::Status Offset(const void* pointer, uint64_t* offset) {
+  if (offset == nullptr) return absl::InvalidArgumentError("rueda_mem_offset: `offset` is null");
+  MutexLock lock(mutex);
+  const auto it = Known().blocks.find(const_cast<void*>(pointer));
+  if (it == Known().blocks.end()) {
+    return absl::NotFoundError("rueda_mem_offset: this pointer is not from rueda_mem_alloc");
+  }
+  *offset = static_cast<uint64_t>(it->second->OffsetOf(pointer, 0));
+  Known().told.insert(pointer);
+  return absl::OkStatus();
+}
+
+absl::Status Open(rueda_context* context, Rank rank, uint64_t offset, size_t bytes,
+                  const void** pointer) {
+  RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
+  if (pointer == nullptr) return absl::InvalidArgumentError("rueda_mem_open: `pointer` is null");
+  *pointer = nullptr;
+  const World& world = runtime->world();
+  const int local = rank < 0 || rank >= world.size() ? -1 : world.LocalIndex(rank);
+  if (local < 0 || rank == world.rank) {
+    return absl::NotFoundError(absl::StrCat("rueda_mem_open: rank ", world.rank,
+                                            " can't open memory of rank ", rank,
+                                            ": it is not another rank of this host"));
+  }
+  const std::shared_ptr<SharedMemory>& memory =
+      world.neighbourhood.arenas[static_cast<size_t>(local)];
+  if (offset > memory->bytes() || bytes > memory->bytes() - offset) {
+    return absl::InvalidArgumentError(absl::StrCat("rueda_mem_open: ", bytes, " bytes at ", offset,
+                                                   ": rank ", rank, " has ", memory->bytes(),
+                                                   " bytes for such memory"));
+  }
+  void* const at = memory->data() + offset;
+  MutexLock lock(mutex);
+  Known().opened.emplace(at, memory);
+  *pointer = at;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -95,6 +160,22 @@ rueda_status rueda_mem_alloc(rueda_context* context, size_t bytes, void** pointe
 
 rueda_status rueda_mem_free(void* pointer) {
   return rueda::capi::Guard([&] { return rueda::capi::Free(pointer); });
+}
+
+rueda_status rueda_neighbor_ranks(const rueda_context* context, int32_t* ranks, size_t capacity,
+                                  size_t* count) {
+  return rueda::capi::Guard(
+      [&] { return rueda::capi::Neighbours(context, ranks, capacity, count); });
+}
+
+rueda_status rueda_mem_offset(const void* pointer, uint64_t* offset) {
+  return rueda::capi::Guard([&] { return rueda::capi::Offset(pointer, offset); });
+}
+
+rueda_status rueda_mem_open(rueda_context* context, int32_t rank, uint64_t offset, size_t bytes,
+                            const void** pointer) {
+  return rueda::capi::Guard(
+      [&] { return rueda::capi::Open(context, rank, offset, bytes, pointer); });
 }
 
 }  // extern "C"

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "bindings/c/arguments.h"
 #include "bindings/c/context.h"
 #include "bindings/c/guard.h"
 
@@ -120,14 +121,9 @@ rueda_status rueda_process_set_ranks(const rueda_context* context, int32_t id, i
                                      size_t capacity, size_t* count) {
   return Guard([&]() -> absl::Status {
     RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
-    if (count == nullptr || (ranks == nullptr && capacity > 0)) {
-      return absl::InvalidArgumentError("rueda_process_set_ranks: a null pointer");
-    }
     const std::vector<Rank> all = runtime->RanksOf(id);
     if (all.empty()) return absl::NotFoundError(absl::StrCat("there is no process set ", id));
-    std::copy_n(all.begin(), std::min(capacity, all.size()), ranks);
-    *count = all.size();
-    return absl::OkStatus();
+    return WriteRanks("rueda_process_set_ranks", all, ranks, capacity, count);
   });
 }
 

@@ -300,6 +300,20 @@ static void memory(rueda_context* context) {
   CHECK(gradient[999] == 0);
   CHECK(rueda_mem_free(memory) == RUEDA_OK);
   //! [memory]
+  //! [neighbors]
+  int32_t neighbors[64];
+  size_t neighbor_count = 0;
+  CHECK(rueda_neighbor_ranks(context, neighbors, 64, &neighbor_count) == RUEDA_OK);
+  CHECK(rueda_mem_alloc(context, 1000, &memory) == RUEDA_OK);
+  uint64_t offset = 0;  // which the neighbors must be told; the same on all ranks here
+  CHECK(rueda_mem_offset(memory, &offset) == RUEDA_OK);
+  for (size_t i = 0; i < neighbor_count; ++i) {
+    const void* theirs = NULL;  // what that rank has written: also when it has died
+    CHECK(rueda_mem_open(context, neighbors[i], offset, 1000, &theirs) == RUEDA_OK);
+    CHECK(rueda_mem_free((void*)theirs) == RUEDA_OK);
+  }
+  //! [neighbors]
+  CHECK(rueda_mem_free(memory) == RUEDA_OK);
 }
 
 static void compression(rueda_context* context) {

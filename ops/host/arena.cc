@@ -46,6 +46,7 @@ absl::StatusOr<void*> Arena::Allocate(size_t bytes) {
   for (auto it = free_.begin(); it != free_.end(); ++it) {  // first fit
     const auto [offset, room] = *it;
     if (room < size) continue;
+    memory_->Release(offset, size);  // what was left there
     RUEDA_RETURN_IF_ERROR(memory_->Reserve(offset, size));
     free_.erase(it);
     if (room > size) free_[offset + size] = room - size;
@@ -58,7 +59,7 @@ absl::StatusOr<void*> Arena::Allocate(size_t bytes) {
                    "files (ulimit -f) may have made small"));
 }
 
-absl::Status Arena::Free(void* pointer) {
+absl::Status Arena::Free(void* pointer, bool left) {
   const int64_t at = OffsetOf(pointer, 0);
   MutexLock lock(mutex_);
   const auto it = at < 0 ? used_.end() : used_.find(static_cast<size_t>(at));
@@ -66,7 +67,7 @@ absl::Status Arena::Free(void* pointer) {
   size_t offset = it->first;
   size_t size = it->second;
   used_.erase(it);
-  memory_->Release(offset, size);
+  if (!left) memory_->Release(offset, size);
   // Join it with its neighbours.
   auto next = free_.lower_bound(offset);
   if (next != free_.end() && next->first == offset + size) {

@@ -31,8 +31,9 @@ class Arena {
 
   // At least `bytes` bytes of zeros, aligned to a page. RESOURCE_EXHAUSTED when there is no room.
   absl::StatusOr<void*> Allocate(size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
-  // NOT_FOUND when `pointer` did not come from Allocate.
-  absl::Status Free(void* pointer) ABSL_LOCKS_EXCLUDED(mutex_);
+  // NOT_FOUND when `pointer` did not come from Allocate. `left`: to neighbours, who read there
+  // until Allocate gives it out again.
+  absl::Status Free(void* pointer, bool left = false) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Where [pointer, pointer + bytes) lies in the arena; -1: not, or not wholly, in it.
   int64_t OffsetOf(const void* pointer, size_t bytes) const {

@@ -155,7 +155,7 @@ class OneHost(unittest.TestCase):
         job.expect_done(3)
 
     def test_what_one_rank_has_alone(self):
-        """Its partner has it, too."""
+        """Its neighbors have it open."""
         job = Job(self, "-np", 4, "--min-np", 2, "--blacklist-cooldown-range", 0.1, 0.1, steps=100_000, pause=2, own="rank")
         number, pids = job.await_membership(4)
         for victim in (2, 0, 3):
@@ -174,16 +174,31 @@ class OneHost(unittest.TestCase):
         job.finish()
         job.expect_done(3)
 
-    def test_a_rank_and_its_partner_are_lost_together(self):
-        job = Job(self, "-np", 4, "--min-np", 2, steps=100_000, pause=2, own="rank")
+    def test_what_ranks_had_alone_that_are_lost_together(self):
+        """Any neighbor has the parts of all."""
+        job = Job(self, "-np", 4, "--min-np", 1, "--blacklist-cooldown-range", 0.1, 0.1, steps=100_000, pause=2, own="rank")
+        number, pids = job.await_membership(4)
+        self.lose(pids, (0, 1, 3))
+        number, _ = job.await_membership(1, after=number)
+        job.await_membership(4, after=number)
+        job.finish()
+        job.expect_done(4)
+
+    def test_what_a_host_had_alone_is_lost_with_it(self):
+        job = Job(self, "-np", 4, "--min-np", 2, "-x", "RUEDA_HOSTS_FAKE=2", "-x", "RUEDA_NETWORK_INTERFACE=lo",
+                  steps=100_000, pause=2, own="rank")
         _, pids = job.await_membership(4)
-        for victim in (1, 2):
-            os.kill(pids[victim], signal.SIGSTOP)
-        for victim in (1, 2):
-            os.kill(pids[victim], signal.SIGKILL)
+        self.lose(pids, (2, 3))
         self.assertNotEqual(job.wait(), 0, job.text())
-        self.assertIn("the part of former rank 1 of 4 is lost or damaged, and so is its partner's copy: begin again from a "
+        self.assertIn("the part of former rank 2, 3 of 4 is lost or damaged, and so is every copy: begin again from a "
                       "checkpoint", job.text())
+
+    @staticmethod
+    def lose(pids, victims):
+        """All at once: stopped first, so that none regroups without the others."""
+        for sign in (signal.SIGSTOP, signal.SIGKILL):
+            for victim in victims:
+                os.kill(pids[victim], sign)
 
     def test_a_stopped_rank_is_removed(self):
         job = Job(self, "-np", 3, "--min-np", 2, "-x", "RUEDA_HEARTBEAT_LIMIT_S=1", steps=300, pause=5)

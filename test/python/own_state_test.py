@@ -40,6 +40,18 @@ def start(tmp_path):
     yield from jobs_in(lambda: tmp_path)
 
 
+@pytest.fixture
+def only_partners(monkeypatch):
+    """As on a host whose ranks share no memory."""
+    monkeypatch.setattr(_context, "neighbor_ranks", list)
+
+
+@pytest.fixture(params=["neighbors", "partners"])
+def either_way(request):
+    if request.param == "partners":
+        request.getfixturevalue("only_partners")
+
+
 def begin(on_threads, ranks, redundancy="rank", dtype=np.float32):
     """What each of so many ranks has kept: the numbers from 1 on, and its rank as its own."""
 
@@ -112,6 +124,29 @@ def test_no_partner_leaves():
         elastic.Own(1, redundancy="disk")
 
 
+def test_what_a_neighbor_that_stays_has_open_needs_no_partner():
+    neighbors = [[1], [0], [3], [2]]
+    assert _own_state.partners(["a", "a", "b", "b"], "rank", (), neighbors) == [None] * 4
+    assert _own_state.partners(["a", "a", "b", "b"], "rank", {2, 3}, neighbors) == [
+        None,
+        None,
+        0,
+        1,
+    ]
+    assert _own_state.partners(["a", "a", "b", "b"], "rank", {3}, neighbors) == [
+        None,
+        None,
+        0,
+        None,
+    ]
+    assert _own_state.partners(["a", "a", "b", "b"], "host", (), neighbors) == [2, 3, 0, 1]
+    assert _own_state.partners(["a", "a"], "host", (), [[1], [0]]) == [None, None]
+    assert _own_state.partners(["a", "a", "b"], "rank", (), [[1], [0], []]) == [None, None, 0]
+    # Names of one machine.
+    assert _own_state.partners(["a", "b"], "rank", (), [[1], [0]]) == [None, None]
+    assert _own_state.partners(["a", "b"], "host", (), [[1], [0]]) == [1, 0]
+
+
 # ---- one rank ----
 
 
@@ -179,7 +214,7 @@ def test_tensors_of_torch_keep_their_type(world, dtype):
     ],
 )
 def test_it_is_shared_out_among_those_that_there_are(
-    on_threads, monkeypatch, ranks, lost, newcomers
+    on_threads, monkeypatch, either_way, ranks, lost, newcomers
 ):
     kept = begin(on_threads, ranks)
     kept = [each for rank, each in enumerate(kept) if rank not in lost]
@@ -196,7 +231,16 @@ def test_it_is_shared_out_among_those_that_there_are(
     assert sorted(inherited) == [f"rank {rank}" for rank in lost]
 
 
-def test_what_a_rank_has_lost_with_its_partner_is_an_error_on_all(on_threads, monkeypatch):
+def test_of_ranks_lost_at_once_any_that_is_left_has_all(on_threads, monkeypatch):
+    kept = begin(on_threads, 4)
+    after = go_on(on_threads, monkeypatch, [kept[3]], 1)
+    assert np.concatenate([each.local for each, _ in after]).tolist() == list(range(1, TOTAL + 1))
+    assert sorted(after[0][1].inherited) == ["rank 0", "rank 1", "rank 2"]
+
+
+def test_what_a_rank_has_lost_with_its_partner_is_an_error_on_all(
+    on_threads, monkeypatch, only_partners
+):
     kept = begin(on_threads, 4)
     results = go_on(on_threads, monkeypatch, [kept[0], kept[3]], 1)  # 2 kept the copy of 1
     for error in results:
@@ -204,7 +248,7 @@ def test_what_a_rank_has_lost_with_its_partner_is_an_error_on_all(on_threads, mo
         assert "the part of former rank 1 of 4 is lost" in str(error)
 
 
-def test_a_part_that_is_damaged_comes_from_the_partner(on_threads, monkeypatch):
+def test_a_part_that_is_damaged_comes_from_the_partner(on_threads, monkeypatch, only_partners):
     kept = begin(on_threads, 3)
     shard = kept[1][0]
     shard._versions[shard._kept].parts[1][5] ^= 1
@@ -217,6 +261,36 @@ def test_a_part_that_is_damaged_comes_from_the_partner(on_threads, monkeypatch):
         shard._versions[shard._kept].parts[1][5] ^= 1
     for error in go_on(on_threads, monkeypatch, kept, 0):
         assert isinstance(error, errors.LostStateError) and "damaged" in str(error)
+
+
+def test_what_was_left_damaged_is_an_error_on_all(on_threads, monkeypatch):
+    kept = begin(on_threads, 3)
+    shard = kept[1][0]
+    shard._versions[shard._kept].parts[1][5] ^= 1
+    for error in go_on(on_threads, monkeypatch, [kept[0], kept[2]], 0):
+        assert isinstance(error, errors.LostStateError) and "former rank 1 of 3" in str(error)
+
+
+def test_what_all_have_dropped_is_written_over(on_threads, monkeypatch):
+    """Commits take no more memory than three of them, and none that others may go back to."""
+
+    def body():
+        shard = elastic.Sharded(TOTAL, np.float32)
+        addresses = []
+        for commit in range(20):
+            shard.local[:] = commit
+            shard.exchange("shard")
+            shard.keep()
+            addresses.append(shard._versions[shard._kept].arena.offset)
+            before = shard._versions.get(shard._kept - 1)
+            for version, number in ((shard._versions[shard._kept], commit), (before, commit - 1)):
+                for part in version.parts.values() if version is not None and number >= 0 else ():
+                    assert set(part.view(np.float32).tolist()) == {number}
+        return addresses
+
+    for addresses in on_threads(3, body):
+        assert len(set(addresses)) == 3
+        assert addresses[:-3] == addresses[3:]
 
 
 @pytest.mark.parametrize("root", [0, 1])
@@ -342,7 +416,7 @@ def test_nothing_is_lost_with_ranks_that_are_killed(start):
 
 def test_nothing_is_lost_with_a_host(start):
     """Both of its ranks are killed at once. Two names of this machine count as hosts."""
-    job = start_two_hosts(start, "host")
+    job = start_two_hosts(start, "host", "-H", "localhost:2,127.0.0.1:2")
     wait_for_ranks(job, 2, 1)
     wait_for_ranks(job, 4, 2)
     job.end()
@@ -365,7 +439,8 @@ def test_a_host_that_is_left_hands_over(start, tmp_path):
 
 
 def test_without_redundancy_between_hosts_it_says_what_is_lost(start):
-    job = start_two_hosts(start, "rank")
+    apart = ("-x", "RUEDA_HOSTS_FAKE=2", "-x", "RUEDA_NETWORK_INTERFACE=lo")  # share no memory
+    job = start_two_hosts(start, "rank", "-np", 4, *apart)
     job.wait_for(
         r"\[\d+\].*LostStateError: elastic state rueda.elastic.table: the part of former "
         r"rank 2, 3 of 4 is lost or damaged.*",
@@ -374,10 +449,23 @@ def test_without_redundancy_between_hosts_it_says_what_is_lost(start):
     job.expect_status(1)
 
 
-def start_two_hosts(start, redundancy):
+def test_a_rank_outlives_all_others_of_its_machine(start):
+    """Three of four at once: the last has what they had open."""
+    job = start(PROGRAM.replace("sys.argv[2]", "'rank'"), "-np", 4, "--min-np", 1)
+    number, pids = wait_for_ranks(job, 4, 0)
+    for sign in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids[:3]:
+            os.kill(pid, sign)
+    number, _ = wait_for_ranks(job, 1, number)
+    wait_for_ranks(job, 4, number)
+    job.end()
+    job.expect_equal_replicas(4)
+
+
+def start_two_hosts(start, redundancy, *options):
     """A job of two ranks on each, of which those of the second host are killed."""
     program = PROGRAM.replace("sys.argv[2]", repr(redundancy))
-    job = start(program, "-H", "localhost:2,127.0.0.1:2", "--min-np", 2)
+    job = start(program, "--min-np", 2, *options)
     first = job.wait_for(r"\[\d+\] membership 1: rank (\d) of 4, pid (\d+), step \d+", 4)
     victims = [int(match[2]) for match in first if int(match[1]) >= 2]
     for sign in (signal.SIGSTOP, signal.SIGKILL):  # neither regroups without the other

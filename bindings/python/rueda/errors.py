@@ -149,8 +149,8 @@ class DismissedError(RuedaError):
 
 
 class LostStateError(RuedaError):
-    """What only a lost rank of an elastic job had (`rueda.elastic.Sharded`, `Own`) is lost with the
-    copy that its partner kept. Raised on all ranks."""
+    """What only a lost rank of an elastic job had (`rueda.elastic.Sharded`, `Own`) is lost with all
+    who had it open or had a copy. Raised on all ranks."""
 
 
 class UnsupportedError(RuedaError, NotImplementedError):

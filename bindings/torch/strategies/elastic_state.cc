@@ -1,5 +1,5 @@
 // Strategies in elastic jobs. What all ranks have alike, a commit copies into this rank's memory,
-// and a sync takes from the source. What a rank has alone goes to a partner with each commit
+// and a sync takes from the source. What a rank has alone is kept where it outlives that rank
 // (rueda/cpp/own_state.hpp), and in another membership, where shares are others, from those who
 // have it to all: each takes what is its own then.
 #include <ATen/core/grad_mode.h>
@@ -100,9 +100,13 @@ Piece TakePiece(std::string_view* bytes, const std::vector<at::Tensor>& paramete
   return piece;
 }
 
+void AppendBytesOf(const std::vector<Piece>& pieces, std::string* bytes) {
+  for (const Piece& piece : pieces) Append(piece, bytes);
+}
+
 std::string BytesOf(const std::vector<Piece>& pieces) {
   std::string bytes;
-  for (const Piece& piece : pieces) Append(piece, &bytes);
+  AppendBytesOf(pieces, &bytes);
   return bytes;
 }
 
@@ -197,13 +201,13 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
 
  protected:
   // What is left of a strategy's pieces is here once it is gone: nothing is written back.
-  void Unpack(const std::string&, int, int) override {}
+  void Unpack(std::string_view, int, int) override {}
 
-  std::string Pack() override {
+  std::string_view Pack(std::string* scratch) override {
     if (strategy_ == nullptr) return "";
-    std::string bytes;
-    AppendText(BytesOf(Base().ValuePieces()), &bytes);
-    return bytes + BytesOf(Base().StatePieces());
+    AppendText(BytesOf(Base().ValuePieces()), scratch);
+    AppendBytesOf(Base().StatePieces(), scratch);
+    return *scratch;
   }
 
   void Take(const Version* version, const std::vector<int>& holders, const std::string&) override {
@@ -301,7 +305,7 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
       if (holders[part] < 0) continue;
       std::string half;
       if (holders[part] == rueda::rank()) {
-        std::string_view rest = version->parts.at(static_cast<int>(part));
+        std::string_view rest = version->parts.at(static_cast<int>(part)).view;
         if (!rest.empty()) half = TakeText(&rest);
         if (!values) half = rest;
       }

@@ -796,12 +796,34 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_join(rueda_context* context, int32_
  * memberships until it is freed. RESOURCE_EXHAUSTED. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_mem_alloc(rueda_context* context, size_t bytes,
                                                        void** pointer);
-/** Frees it. No operation may be using it. After an ABORTED membership it waits at most 10 s until
- * the neighbors of that membership have left it or have ended, reaped or not. FAILED_PRECONDITION
- * names who has not; the memory stays allocated, and may be freed later. An inline callback and an
- * allocator do not wait: there it is FAILED_PRECONDITION at once. NOT_FOUND: not from
- * rueda_mem_alloc. Null is fine. In a forked child it does nothing with its parent's. */
+/** Frees it, or closes what rueda_mem_open has opened. No operation may be using it. After an
+ * ABORTED membership it waits at most 10 s until the neighbors of that membership have left it or
+ * have ended, reaped or not. FAILED_PRECONDITION names who has not; the memory stays allocated, and
+ * may be freed later. An inline callback and an allocator do not wait: there it is
+ * FAILED_PRECONDITION at once. NOT_FOUND: not from rueda_mem_alloc or rueda_mem_open. Null is fine.
+ * In a forked child it does nothing with its parent's. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_mem_free(void* pointer);
+
+/** Writes the first `capacity` of the ranks whose memory this rank can open to `ranks`, ascending,
+ * and how many there are to `count`: the others of its host, in this membership. Either both of two
+ * ranks can open each other's or none. */
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_neighbor_ranks(const rueda_context* context,
+                                                            int32_t* ranks, size_t capacity,
+                                                            size_t* count);
+/** Where memory lies that this rank has from rueda_mem_alloc, for other ranks of its host to open:
+ * in bytes; the same as long as it is allocated. Memory of which this was told keeps its contents
+ * after rueda_mem_free, and is given back to the system only when rueda_mem_alloc gives it out
+ * again or the process ends: a rank that ends doesn't take from others what they have opened.
+ * NOT_FOUND: no rueda_mem_alloc has returned this pointer. */
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_mem_offset(const void* pointer, uint64_t* offset);
+/** Opens `bytes` bytes of memory that `rank` has allocated, by the offset that it has told: no byte
+ * is copied. They can be read until rueda_mem_free, also when the membership is over, and when that
+ * rank has ended, killed or not. That other ranks write nothing there meanwhile is up to the
+ * program. NOT_FOUND: this rank can't open memory of that one; INVALID_ARGUMENT: it has no such
+ * memory. */
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_mem_open(rueda_context* context, int32_t rank,
+                                                      uint64_t offset, size_t bytes,
+                                                      const void** pointer);
 
 /** @} */
 

@@ -456,9 +456,18 @@ def check_membership() -> int:
 def leaving_ranks() -> list[int]:
     """The ranks that leave with the next membership, as far as this process knows. Once
     check_membership() says so, some rank knows them all."""
+    return _ranks_of(lib.rueda_leaving_ranks)
+
+
+def neighbor_ranks() -> list[int]:
+    """The ranks whose memory this rank can open: the others of its host."""
+    return _ranks_of(lib.rueda_neighbor_ranks)
+
+
+def _ranks_of(function: Callable[..., int]) -> list[int]:
     context, count = current(), ctypes.c_size_t()
     ranks = (ctypes.c_int32 * size())()
-    check(lib.rueda_leaving_ranks(context, ranks, len(ranks), ctypes.byref(count)), context)
+    check(function(context, ranks, len(ranks), ctypes.byref(count)), context)
     return list(ranks)[: count.value]
 
 

@@ -250,6 +250,15 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "rueda_join": (c_int, [_context, c_int32, c_int64, POINTER(c_int32)]),
     "rueda_mem_alloc": (c_int, [_context, c_size_t, POINTER(c_void_p)]),
     "rueda_mem_free": (c_int, [c_void_p]),
+    "rueda_neighbor_ranks": (
+        c_int,
+        [_context, POINTER(c_int32), c_size_t, POINTER(c_size_t)],
+    ),
+    "rueda_mem_offset": (c_int, [c_void_p, POINTER(c_uint64)]),
+    "rueda_mem_open": (
+        c_int,
+        [_context, c_int32, c_uint64, c_size_t, POINTER(c_void_p)],
+    ),
     "rueda_compression_save": (c_int, [_context, c_int32, POINTER(Result)]),
     "rueda_compression_load": (
         c_int,

@@ -16,20 +16,23 @@ from rueda.core._tensors import memory_at
 lib = c.lib
 
 
-class Arena:
-    """`nbytes` bytes from rueda_mem_alloc, zeroed; freed when nothing refers to it any more. A
-    forked child can't reach them: it faults there."""
+class _Shared:
+    """Memory that is given back when nothing refers to it any more. A forked child can't reach it:
+    it faults there."""
 
     def __init__(self, nbytes: int) -> None:
         context = _context.current()
         pointer = ctypes.c_void_p()
         self._address = 0
-        _context.check(lib.rueda_mem_alloc(context, max(nbytes, 1), ctypes.byref(pointer)), context)
-        assert pointer.value is not None
-        self._address = pointer.value
         self._pid = os.getpid()
         self.nbytes = nbytes
-        _arenas.add(self)
+        _context.check(self._get(context, pointer), context)
+        assert pointer.value is not None
+        self._address = pointer.value
+        _all_shared.add(self)
+
+    def _get(self, context: Any, pointer: ctypes.c_void_p) -> int:
+        raise NotImplementedError
 
     def memory(self) -> ctypes.Array[ctypes.c_char]:
         """Its bytes, which keep it alive: what the buffer protocol takes."""
@@ -43,12 +46,46 @@ class Arena:
             lib.rueda_mem_free(self._address)
 
 
-_arenas: weakref.WeakSet[Arena] = weakref.WeakSet()
+_all_shared: weakref.WeakSet[_Shared] = weakref.WeakSet()
+
+
+class Arena(_Shared):
+    """`nbytes` bytes from rueda_mem_alloc, zeroed."""
+
+    def _get(self, context: Any, pointer: ctypes.c_void_p) -> int:
+        return int(lib.rueda_mem_alloc(context, max(self.nbytes, 1), ctypes.byref(pointer)))
+
+    @property
+    def offset(self) -> int:
+        """By which other ranks of the host open it."""
+        offset = ctypes.c_uint64()
+        _context.check(lib.rueda_mem_offset(self._address, ctypes.byref(offset)), None)
+        return offset.value
+
+
+class Opened(_Shared):
+    """`nbytes` bytes of another rank's Arena, to be read, whatever becomes of that rank.
+
+    Args:
+        rank: of the same host.
+        offset: of its Arena.
+    """
+
+    def __init__(self, rank: int, offset: int, nbytes: int) -> None:
+        self._rank, self._offset = rank, offset
+        super().__init__(nbytes)
+
+    def _get(self, context: Any, pointer: ctypes.c_void_p) -> int:
+        return int(
+            lib.rueda_mem_open(
+                context, self._rank, self._offset, self.nbytes, ctypes.byref(pointer)
+            )
+        )
 
 
 def is_inherited(address: int) -> bool:
-    """Whether it lies in an arena of the process that this one was forked from."""
-    return any(arena._is_inherited(address) for arena in _arenas)
+    """Whether it lies in shared memory of the process that this one was forked from."""
+    return any(shared._is_inherited(address) for shared in _all_shared)
 
 
 def shared_empty(shape: int | Sequence[int], dtype: Any = "float32") -> Any:

@@ -1,9 +1,10 @@
-"""State that one rank has alone: `Sharded` and `Own`. A partner keeps a copy of it.
+"""State that one rank has alone: `Sharded` and `Own`. It is kept where it outlives that rank.
 
-Each exchange gives the contents of all ranks a number, under which a rank keeps its own and those
-that it is the partner of. It ends with a barrier: once any rank has come behind that, all have
+Each exchange gives the contents of all ranks a number, under which a rank keeps its own in memory
+that the other ranks of its host open. Where there is none that stays, or where a whole host may be
+lost, a partner gets a copy. It ends with a barrier: once any rank has come behind that, all have
 kept that number. So all can go back to what any of them may go back to: to the one before, until
-the next exchange is over.
+the next exchange is over. What all have dropped is written over by the next.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 from rueda import errors
 from rueda.core import _collectives, _context, _objects
 from rueda.core import _library as c
+from rueda.core._memory import Arena, Opened
 from rueda.core._operations import Operation, Output
 from rueda.core._process_sets import global_process_set
 
@@ -30,10 +32,11 @@ class _Version(NamedTuple):
     size: int
     parts: dict[int, _Bytes]  # by the rank whose they are
     sums: dict[int, int]  # their checksums
+    arena: Arena | None  # where this rank's own is
 
-    def intact(self) -> list[int]:
-        """The ranks whose parts are as they were kept."""
-        return [rank for rank, part in self.parts.items() if zlib.crc32(part) == self.sums[rank]]
+    def is_intact(self, rank: int) -> bool:
+        """Whether this part is as it was kept."""
+        return zlib.crc32(self.parts[rank]) == self.sums[rank]
 
 
 class _Brings(NamedTuple):
@@ -43,20 +46,26 @@ class _Brings(NamedTuple):
     why: str
     is_memory: bool
     checksum: int
+    offset: int  # of its part, for its neighbors
+    neighbors: list[int]
     host: str
     newest: int
     leaving: list[int]  # the ranks that it knows to leave
 
 
 def partners(
-    hosts: Sequence[str], redundancy: str, leaving: Collection[int] = ()
+    hosts: Sequence[str],
+    redundancy: str,
+    leaving: Collection[int] = (),
+    neighbors: Sequence[Sequence[int]] = (),
 ) -> list[int | None]:
-    """Of each rank the one that keeps its copy: another of its host, or with "host" one of the
-    next host, where there is one; none that leaves. None: there is no other.
+    """Of each rank the one that keeps its copy: none if a neighbor that stays has opened it, else
+    another of its host; with "host" one of the next host, where there is one. None that leaves.
 
     Args:
         hosts: by rank, the name of its host.
         leaving: ranks.
+        neighbors: by rank, those that open its memory.
     """
     ranks_of: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):
@@ -70,10 +79,11 @@ def partners(
         far: list[int] = []
         for other in order[place + 1 :] + order[:place]:
             far = far or _staying(ranks_of[other], leaving)
-        if far and (redundancy == "host" or not near):
+        is_opened = bool(neighbors and _staying(neighbors[rank], leaving))
+        if far and (redundancy == "host" or not (near or is_opened)):
             found.append(far[at % len(far)])
         else:
-            found.append(near[0] if near else None)
+            found.append(near[0] if near and not is_opened else None)
     return found
 
 
@@ -92,11 +102,12 @@ class OwnState:
         self._current = 0  # the number of what the contents are, or come from
         self._kept = 0  # what restore() goes back to
         self._newest = 0
+        self._spare: list[Arena] = []  # of what was dropped
 
     # ---- of those who derive from it ----
 
     def _pack(self) -> _Bytes:
-        """A copy of the contents."""
+        """The contents, which are copied before they change."""
         raise NotImplementedError
 
     def _unpack(self, part: _Bytes, rank: int, size: int) -> None:
@@ -109,10 +120,25 @@ class OwnState:
         is new."""
         raise NotImplementedError
 
+    def _shared(self, part: _Bytes) -> tuple[Arena, _Bytes]:
+        """A copy, in memory that the neighbors open."""
+        nbytes = part.nbytes
+        fitting = [arena for arena in self._spare if nbytes <= arena.nbytes <= 2 * nbytes + 65536]
+        self._spare.clear()
+        try:
+            arena = fitting[0] if fitting else Arena(nbytes)
+        except errors.RuedaError as error:
+            if error.status is not errors.Status.RESOURCE_EXHAUSTED:
+                raise
+            raise MemoryError(f"{nbytes} bytes: {error}") from error
+        copy = _array(arena.memory(), nbytes)
+        copy[:] = part
+        return arena, copy
+
     # ---- for elastic.State ----
 
     def exchange(self, name: str) -> None:
-        """Collective: keeps the contents, here and with the partner.
+        """Collective: keeps the contents, where they outlive this rank.
 
         Raises:
             MemoryError: some rank has too little memory; what was kept before remains.
@@ -121,9 +147,10 @@ class OwnState:
         import numpy as np
 
         part: _Bytes = np.empty(0, np.uint8)
+        arena: Arena | None = None
         failure: Exception | None = None
         try:
-            part = self._pack()
+            arena, part = self._shared(self._pack())
         except Exception as error:  # of the program's own objects, too
             failure = error
         brings = _objects.allgather_object(
@@ -132,6 +159,8 @@ class OwnState:
                 f"{type(failure).__name__}: {failure}",
                 isinstance(failure, MemoryError),
                 zlib.crc32(part),
+                0 if arena is None else arena.offset,
+                _context.neighbor_ranks(),
                 os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname(),
                 self._newest,
                 _context.leaving_ranks(),
@@ -145,10 +174,19 @@ class OwnState:
                 text = f"elastic state {name}: rank {rank} can't keep its part: {each.why}"
                 raise MemoryError(text) if each.is_memory else errors.RemoteError(text)
         leaving = {rank for each in brings for rank in each.leaving}
-        partner_of = partners([each.host for each in brings], self._redundancy, leaving)
+        partner_of = partners(
+            [each.host for each in brings],
+            self._redundancy,
+            leaving,
+            [each.neighbors for each in brings],
+        )
         self._newest = max(each.newest for each in brings) + 1
         rank = _context.rank()
         parts = {rank: part}
+        for other in brings[rank].neighbors:
+            nbytes = brings[other].nbytes
+            assert nbytes is not None
+            parts[other] = _array(Opened(other, brings[other].offset, nbytes).memory(), nbytes)
         if any(partner is not None for partner in partner_of):
             sent = part if partner_of[rank] is not None else part[:0]
             splits = [sent.nbytes if r == partner_of[rank] else 0 for r in range(len(brings))]
@@ -160,7 +198,7 @@ class OwnState:
                     parts[other] = received[begin : begin + each.nbytes]
                     begin += each.nbytes
         self._versions[self._newest] = _Version(
-            rank, len(brings), parts, {r: brings[r].checksum for r in parts}
+            rank, len(brings), parts, {r: brings[r].checksum for r in parts}, arena
         )
         Operation(c.BARRIER, Output.NONE, f"{name}.kept", global_process_set).execute(None)
         self._current = self._newest
@@ -168,11 +206,14 @@ class OwnState:
     def keep(self) -> int:
         """The number of the contents. Those before the last one that it has returned go."""
         if self._current not in self._versions:  # nobody has asked the others yet
-            part, rank = self._pack(), _context.rank()
+            part, rank = self._pack().copy(), _context.rank()
             self._versions[self._current] = _Version(
-                rank, _context.size(), {rank: part}, {rank: zlib.crc32(part)}
+                rank, _context.size(), {rank: part}, {rank: zlib.crc32(part)}, None
             )
-        self._versions = {n: v for n, v in self._versions.items() if n >= self._kept}
+        for number in [number for number in self._versions if number < self._kept]:
+            arena = self._versions.pop(number).arena
+            if arena is not None:
+                self._spare.append(arena)
         self._kept = self._current
         return self._kept
 
@@ -193,21 +234,28 @@ class OwnState:
         is_new = 0 < membership.survivors <= _context.rank()
         version = None if is_new else self._versions.get(number)
         offers = _objects.allgather_object(
-            None if version is None else (version.rank, version.size, version.intact()),
+            None if version is None else (version.rank, version.size, set(version.parts)),
             f"{name}.holders",
         )
         size = next(offer[1] for offer in offers if offer is not None)
-        holders = [
-            next(
-                (r for own in (True, False) for r, o in enumerate(offers) if _has(o, part, own)), -1
+        rank, holders = _context.rank(), _holders(offers, size)
+        while True:  # until those that are to be used are as they were kept
+            mine = [part for part, holder in enumerate(holders) if holder == rank]
+            damaged = _objects.allgather_object(
+                [part for part in mine if version is not None and not version.is_intact(part)],
+                f"{name}.damaged",
             )
-            for part in range(size)
-        ]
+            if not any(damaged):
+                break
+            for offer, parts in zip(offers, damaged, strict=True):
+                if offer is not None:
+                    offer[2].difference_update(parts)
+            holders = _holders(offers, size)
         lost = [str(part) for part, holder in enumerate(holders) if holder < 0]
         if lost and number > 0:  # else it was what it was made with
             raise errors.LostStateError(
                 f"elastic state {name}: the part of former rank {', '.join(lost)} of {size} is "
-                "lost or damaged, and so is its partner's copy: begin again from a checkpoint",
+                "lost or damaged, and so is every copy: begin again from a checkpoint",
                 errors.Status.DATA_LOSS,
             )
         if version is not None and self._current != number:
@@ -216,8 +264,27 @@ class OwnState:
         self.exchange(name)
 
 
-def _has(offer: tuple[int, int, list[int]] | None, part: int, as_its_own: bool) -> bool:
+# What a rank has of a version: its rank of then, how many there were, whose parts it has.
+_Offer = tuple[int, int, set[int]]
+
+
+def _holders(offers: Sequence[_Offer | None], size: int) -> list[int]:
+    """By part, the rank that has it: whose it is, before one that has a copy; -1: none."""
+    return [
+        next((r for own in (True, False) for r, o in enumerate(offers) if _has(o, part, own)), -1)
+        for part in range(size)
+    ]
+
+
+def _has(offer: _Offer | None, part: int, as_its_own: bool) -> bool:
     return offer is not None and part in offer[2] and (offer[0] == part) is as_its_own
+
+
+def _array(memory: Any, nbytes: int) -> _Bytes:
+    """Its first bytes."""
+    import numpy as np
+
+    return np.frombuffer(memory, np.uint8, nbytes) if nbytes > 0 else np.empty(0, np.uint8)
 
 
 def _range(total: int, rank: int, size: int) -> tuple[int, int]:
@@ -246,21 +313,21 @@ class Sharded(OwnState):
         state = rueda.elastic.ObjectState(weights=weights, moments=moments)
         moments.local[:] = 0.9 * moments.local + gradient[moments.begin : moments.end]
 
-    A commit copies the part to a partner, by shared memory on one host. When ranks were lost or
-    have come, the array of the last commit is shared out anew: `local` is another array then, and
-    `begin` and `end` have changed. The part of a lost rank comes from its partner. If both were
-    lost, all ranks raise a LostStateError.
+    A commit copies the part into memory that the host's other ranks have open, which outlives this
+    rank. When ranks were lost or have come, the array of the last commit is shared out anew:
+    `local` is another array then, and `begin` and `end` have changed. If all ranks of a host were
+    lost at once, their parts are, and all ranks raise a LostStateError; with redundancy="host" that
+    takes two hosts. A rank that is alone on its host sends its part to a rank of another.
 
-    A rank keeps its part and the one of whose rank it is the partner, for two commits: four times
-    its size.
+    The last commits are kept, and the next one needs room besides: three times the part's size.
+    What is sent to another host is kept there for two commits.
 
     Args:
         total: elements of the whole.
         dtype: of NumPy or of torch, as `local` will be. Its elements are 0 at first.
         device: of a torch tensor.
-        redundancy: who the partner is. "rank": another rank of the same host, where there is one.
-            "host": a rank of another host, so that a host may be lost; the part then crosses the
-            network with each commit.
+        redundancy: what may be lost. "rank": ranks of a host, but not all. "host": a whole host;
+            the part then crosses the network with each commit.
     """
 
     def __init__(
@@ -307,7 +374,7 @@ class Sharded(OwnState):
         contiguous = (
             self.local.contiguous() if _is_torchs(fresh) else np.ascontiguousarray(self.local)
         )
-        return _raw(contiguous).copy()
+        return _raw(contiguous)
 
     def _unpack(self, part: _Bytes, rank: int, size: int) -> None:
         begin, end = _range(self.total, rank, size)
@@ -374,8 +441,8 @@ class Own(OwnState):
         state = hvd.elastic.TorchState(model, optimizer, place=place)
         place.value["line"] += 1
 
-    A commit copies it to a partner. After a loss it is as in the last commit; what a lost rank had
-    is in `inherited` of one of the others.
+    A commit copies it to where it outlives this rank, as of `Sharded`. After a loss it is as in
+    the last commit; what a lost rank had is in `inherited` of one of the others.
 
     Args:
         value: it can be pickled.

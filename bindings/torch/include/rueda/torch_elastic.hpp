@@ -148,7 +148,7 @@ struct StrategyStateOptions {
   std::string strategy = "ddp";
   /// The process set is the world; `broadcast` is not looked at.
   StrategyOptions strategy_options = {};
-  /// sharded, fsdp, pipeline: who keeps the copy of what a rank has alone.
+  /// sharded, fsdp, pipeline: what may be lost of those that have something alone.
   Redundancy redundancy = Redundancy::kRank;
 };
 
@@ -157,9 +157,9 @@ struct StrategyStateOptions {
 ///
 /// Each membership has a strategy of its own, which the state makes. What all ranks have alike is
 /// kept as in State. What a rank has alone (the optimizer's state with sharded, fsdp and pipeline,
-/// and with fsdp the parameters) a commit copies to a partner, and another membership, of any
-/// number of ranks, shares it out anew. If a rank and its partner are lost together, all ranks
-/// throw RUEDA_DATA_LOSS.
+/// and with fsdp the parameters) a commit copies to where it outlives that rank, as of Sharded, and
+/// another membership, of any number of ranks, shares it out anew. If all ranks of a host are lost
+/// at once, and it is not told to survive that, all ranks throw RUEDA_DATA_LOSS.
 ///
 /// A commit does what Strategy::finish does, but for fsdp's parameters, which stay distributed:
 /// local_sgd, diloco, decentralized and async average then. What compression has lost is not kept.

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <new>
 #include <set>
 #include <span>
@@ -32,7 +33,7 @@ namespace rueda {
 namespace detail {
 
 // FNV-1a, a word at a time.
-inline uint64_t Checksum(const std::string& bytes) {
+inline uint64_t Checksum(std::string_view bytes) {
   uint64_t sum = 0xcbf29ce484222325;
   for (size_t at = 0; at < bytes.size(); at += sizeof sum) {
     uint64_t word = 0;
@@ -85,8 +86,36 @@ void FromBytes(std::string_view bytes, T* value) {
 }
 
 // The first `count` as the input of an operation.
-inline std::span<const uint8_t> BytesIn(const std::string& bytes, size_t count) {
+inline std::span<const uint8_t> BytesIn(std::string_view bytes, size_t count) {
   return {reinterpret_cast<const uint8_t*>(bytes.data()), count};
+}
+
+// Bytes that stay as long as there is a copy of this.
+struct SharedBytes {
+  SharedBytes() = default;
+  explicit SharedBytes(std::string bytes) {
+    const auto kept = std::make_shared<const std::string>(std::move(bytes));
+    view = *kept;
+    owner = kept;
+  }
+  // From rueda_mem_alloc or rueda_mem_open.
+  SharedBytes(const void* memory, size_t bytes)
+      : view(static_cast<const char*>(memory), bytes), owner(memory, [](const void* pointer) {
+          static_cast<void>(rueda_mem_free(const_cast<void*>(pointer)));
+        }) {}
+
+  std::string_view view;
+  std::shared_ptr<const void> owner;
+};
+
+// The ranks that `function` tells, such as rueda_leaving_ranks.
+template <typename Fn>
+std::vector<int> RanksOf(Fn&& function) {
+  std::vector<int> ranks(static_cast<size_t>(rueda::size()));
+  size_t count = 0;
+  Check(function(Current(), ranks.data(), ranks.size(), &count));
+  ranks.resize(std::min(count, ranks.size()));
+  return ranks;
 }
 
 inline void AppendNumber(uint64_t number, std::string* bytes) {
@@ -100,6 +129,19 @@ inline uint64_t TakeNumber(std::string_view* bytes) {
   return number;
 }
 
+inline void AppendNumbers(const std::vector<int>& numbers, std::string* bytes) {
+  AppendNumber(numbers.size(), bytes);
+  *bytes += ToBytes(numbers);
+}
+
+inline std::vector<int> TakeNumbers(std::string_view* bytes) {
+  std::vector<int> numbers;
+  const size_t size = TakeNumber(bytes) * sizeof(int);
+  FromBytes(bytes->substr(0, size), &numbers);
+  bytes->remove_prefix(size);
+  return numbers;
+}
+
 }  // namespace detail
 }  // namespace rueda
 
@@ -108,29 +150,31 @@ namespace rueda::elastic {
 /// \addtogroup cpp_elastic
 /// @{
 
-/// Who keeps the copy of what a rank has alone.
+/// What may be lost at once of those that have something alone.
 enum class Redundancy {
-  /// Another rank of the same host, where there is one.
+  /// Ranks of a host, but not all.
   kRank,
-  /// A rank of another host, so that a host may be lost: each commit then crosses the network.
+  /// A whole host: each commit then crosses the network.
   kHost,
 };
 
-/// What Sharded and Own have in common: state that this rank has alone, and of which a partner
-/// keeps each commit. It outlives the State that it is given to.
+/// What Sharded and Own have in common: state that this rank has alone, and of which each commit is
+/// kept where it outlives this rank. It outlives the State that it is given to.
 ///
-/// Each exchange gives the contents of all ranks a number, under which a rank keeps its own and
-/// those that it is the partner of. It ends with a barrier: once any rank has come behind that, all
-/// have kept that number. So all can go back to what any of them may go back to: to the one before,
-/// until the next exchange is over.
+/// Each exchange gives the contents of all ranks a number, under which a rank keeps its own in
+/// memory that the other ranks of its host open. Where there is none that stays, or where a whole
+/// host may be lost, a partner gets a copy. It ends with a barrier: once any rank has come behind
+/// that, all have kept that number. So all can go back to what any of them may go back to: to the
+/// one before, until the next exchange is over. What all have dropped is written over by the next.
 class OwnState {
  public:
   OwnState(const OwnState&) = delete;
   OwnState& operator=(const OwnState&) = delete;
   virtual ~OwnState() = default;
 
-  /// For State. Collective: keeps the contents, here and with the partner. RUEDA_RESOURCE_EXHAUSTED
-  /// on all ranks: one has too little memory; what was kept before remains.
+  /// For State. Collective: keeps the contents, where they outlive this rank.
+  /// RUEDA_RESOURCE_EXHAUSTED on all ranks: one has too little memory; what was kept before
+  /// remains.
   void Exchange(const std::string& name);
   /// For State: the contents are what Restore goes back to. Those before the last ones go.
   void Keep();
@@ -138,7 +182,7 @@ class OwnState {
   void Restore() { Load(kept_); }
   /// For State. Collective: shares out anew what all ranks of then had when the source's contents
   /// were kept; an Exchange must follow. RUEDA_DATA_LOSS on all ranks: of some rank of then neither
-  /// its part nor the partner's copy is left.
+  /// its part nor a copy is left.
   void Sync(int source, const std::string& name);
 
  protected:
@@ -146,16 +190,17 @@ class OwnState {
   struct Version {
     int rank = 0;  ///< this rank's of then
     int size = 1;
-    std::map<int, std::string> parts;  ///< by the rank whose they are
-    std::map<int, uint64_t> sums;      ///< their checksums
+    std::map<int, detail::SharedBytes> parts;  ///< by the rank whose they are
+    std::map<int, uint64_t> sums;              ///< their checksums
+    size_t room = 0;                           ///< bytes that this rank's part may have
   };
 
   explicit OwnState(Redundancy redundancy) : redundancy_(redundancy) {}
 
-  /// A copy of the contents.
-  virtual std::string Pack() = 0;
+  /// The contents, in `scratch` or where they are: they are copied before they change.
+  virtual std::string_view Pack(std::string* scratch) = 0;
   /// Lets them be what Pack has returned on that rank of so many.
-  virtual void Unpack(const std::string& part, int rank, int size) = 0;
+  virtual void Unpack(std::string_view part, int rank, int size) = 0;
   /// Collective: shares out anew what as many ranks had as there are holders, which have the parts;
   /// -1: nobody has, and it is what it was made with. `version`: what this rank has of it; null: it
   /// is new.
@@ -168,7 +213,9 @@ class OwnState {
     bool has_room = true;
     uint64_t bytes = 0;
     uint64_t sum = 0;
+    uint64_t offset = 0;  // of its part, for its neighbors
     uint64_t newest = 0;
+    std::vector<int> neighbors;
     std::vector<int> leaving;  // ranks that it knows to leave
     std::string host;
   };
@@ -176,18 +223,27 @@ class OwnState {
     bool is_there = false;
     int rank = 0;
     int size = 0;
-    std::vector<int> parts;  // that are as they were kept
+    std::set<int> parts;
+  };
+  // Memory from rueda_mem_alloc.
+  struct Room {
+    detail::SharedBytes bytes;
+    size_t size = 0;
   };
 
   void Load(uint64_t number) {
     const Version& version = versions_.at(number);
-    Unpack(version.parts.at(version.rank), version.rank, version.size);
+    Unpack(version.parts.at(version.rank).view, version.rank, version.size);
     current_ = number;
   }
+  Room RoomFor(size_t bytes);
   static std::vector<Brings> Tell(const Brings& mine, const std::string& name);
   static std::vector<Offer> TellOffer(const Version* version, const std::string& name);
-  static int HolderOf(int part, const std::vector<Offer>& offers);
-  // Of each rank the one that keeps its copy, none that leaves; -1: there is no other.
+  static std::vector<int> HoldersOf(const std::vector<Offer>& offers, int size);
+  static std::vector<int> IntactHolders(const Version* version, std::vector<Offer> offers, int size,
+                                        const std::string& name);
+  // Of each rank the one that gets its copy, none that leaves; -1: it needs none, or there is no
+  // other.
   std::vector<int> Partners(const std::vector<Brings>& brings) const;
 
   const Redundancy redundancy_;
@@ -195,15 +251,17 @@ class OwnState {
   uint64_t current_ = 0;  // the number of what the contents are, or come from
   uint64_t kept_ = 0;     // what Restore goes back to
   uint64_t newest_ = 0;
+  std::vector<Room> spare_;  // of what was dropped
 };
 
 inline std::vector<OwnState::Brings> OwnState::Tell(const Brings& mine, const std::string& name) {
   std::string words;
-  for (const uint64_t word : {uint64_t{mine.has_room}, mine.bytes, mine.sum, mine.newest,
-                              uint64_t{mine.leaving.size()}}) {
+  for (const uint64_t word :
+       {uint64_t{mine.has_room}, mine.bytes, mine.sum, mine.offset, mine.newest}) {
     detail::AppendNumber(word, &words);
   }
-  words += detail::ToBytes(mine.leaving);
+  detail::AppendNumbers(mine.neighbors, &words);
+  detail::AppendNumbers(mine.leaving, &words);
   std::vector<Brings> all;
   for (const std::string& each : allgather_object(words + mine.host, {.name = name})) {
     std::string_view rest = each;
@@ -211,10 +269,11 @@ inline std::vector<OwnState::Brings> OwnState::Tell(const Brings& mine, const st
     one.has_room = detail::TakeNumber(&rest) != 0;
     one.bytes = detail::TakeNumber(&rest);
     one.sum = detail::TakeNumber(&rest);
+    one.offset = detail::TakeNumber(&rest);
     one.newest = detail::TakeNumber(&rest);
-    const size_t leaving = detail::TakeNumber(&rest) * sizeof(int);
-    detail::FromBytes(rest.substr(0, leaving), &one.leaving);
-    one.host = rest.substr(leaving);
+    one.neighbors = detail::TakeNumbers(&rest);
+    one.leaving = detail::TakeNumbers(&rest);
+    one.host = rest;
   }
   return all;
 }
@@ -224,9 +283,7 @@ inline std::vector<OwnState::Offer> OwnState::TellOffer(const Version* version,
   std::vector<int> mine;
   if (version != nullptr) {
     mine = {version->rank, version->size};
-    for (const auto& [rank, part] : version->parts) {
-      if (detail::Checksum(part) == version->sums.at(rank)) mine.push_back(rank);
-    }
+    for (const auto& [rank, part] : version->parts) mine.push_back(rank);
   }
   std::vector<Offer> offers;
   for (const std::string& each : allgather_object(detail::ToBytes(mine), {.name = name})) {
@@ -234,23 +291,46 @@ inline std::vector<OwnState::Offer> OwnState::TellOffer(const Version* version,
     detail::FromBytes(each, &words);
     Offer& offer = offers.emplace_back();
     if (words.empty()) continue;
-    offer = {true, words[0], words[1], std::vector<int>(words.begin() + 2, words.end())};
+    offer = {true, words[0], words[1], std::set<int>(words.begin() + 2, words.end())};
   }
   return offers;
 }
 
-// Whose own it is, before those that have a copy.
-inline int OwnState::HolderOf(int part, const std::vector<Offer>& offers) {
-  for (const bool as_its_own : {true, false}) {
+// By part, the rank that has it: whose it is, before one that has a copy; -1: none.
+inline std::vector<int> OwnState::HoldersOf(const std::vector<Offer>& offers, int size) {
+  std::vector<int> holders(static_cast<size_t>(size), -1);
+  for (int part = 0; part < size; ++part) {
+    int& holder = holders[static_cast<size_t>(part)];
     for (size_t rank = 0; rank < offers.size(); ++rank) {
       const Offer& offer = offers[rank];
-      if (!offer.is_there || (offer.rank == part) != as_its_own) continue;
-      if (std::find(offer.parts.begin(), offer.parts.end(), part) != offer.parts.end()) {
-        return static_cast<int>(rank);
-      }
+      if (!offer.is_there || !offer.parts.contains(part)) continue;
+      if (holder < 0 || offer.rank == part) holder = static_cast<int>(rank);
     }
   }
-  return -1;
+  return holders;
+}
+
+// Collective: of parts that are as they were kept.
+inline std::vector<int> OwnState::IntactHolders(const Version* version, std::vector<Offer> offers,
+                                                int size, const std::string& name) {
+  while (true) {
+    std::vector<int> holders = HoldersOf(offers, size);
+    std::vector<int> damaged;
+    for (int part = 0; version != nullptr && part < size; ++part) {
+      if (holders[static_cast<size_t>(part)] != rueda::rank()) continue;
+      if (detail::Checksum(version->parts.at(part).view) == version->sums.at(part)) continue;
+      damaged.push_back(part);
+    }
+    const std::vector<std::string> all =
+        allgather_object(detail::ToBytes(damaged), {.name = name + ".damaged"});
+    bool is_done = true;
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      detail::FromBytes(all[rank], &damaged);
+      for (const int part : damaged) offers[rank].parts.erase(part);
+      is_done &= damaged.empty();
+    }
+    if (is_done) return holders;
+  }
 }
 
 inline std::vector<int> OwnState::Partners(const std::vector<Brings>& brings) const {
@@ -273,34 +353,60 @@ inline std::vector<int> OwnState::Partners(const std::vector<Brings>& brings) co
       }
     }
     for (size_t at = 0; at < own.size(); ++at) {
-      int& partner = partners[static_cast<size_t>(own[at])];
-      for (size_t next = 1; next < own.size() && partner < 0; ++next) {
+      const size_t rank = static_cast<size_t>(own[at]);
+      const std::vector<int>& neighbors = brings[rank].neighbors;
+      const bool is_opened = std::any_of(neighbors.begin(), neighbors.end(),
+                                         [&](int other) { return !leaving.contains(other); });
+      int& partner = partners[rank];
+      for (size_t next = 1; next < own.size() && partner < 0 && !is_opened; ++next) {
         const int near = own[(at + next) % own.size()];
         if (!leaving.contains(near)) partner = near;
       }
-      const bool crosses = redundancy_ == Redundancy::kHost || partner < 0;
+      const bool crosses = redundancy_ == Redundancy::kHost || (partner < 0 && !is_opened);
       if (!far.empty() && crosses) partner = far[at % far.size()];
     }
   }
   return partners;
 }
 
+// Of what was dropped, or new.
+inline OwnState::Room OwnState::RoomFor(size_t bytes) {
+  constexpr size_t kWaste = 65'536;
+  const auto it = std::find_if(spare_.begin(), spare_.end(), [&](const Room& room) {
+    return bytes <= room.size && room.size <= 2 * bytes + kWaste;
+  });
+  Room room;
+  if (it != spare_.end()) room = std::move(*it);
+  spare_.clear();
+  if (room.size > 0) return room;
+  room.size = std::max<size_t>(bytes, 1);
+  void* memory = nullptr;
+  detail::Check(rueda_mem_alloc(detail::Current(), room.size, &memory));
+  room.bytes = detail::SharedBytes(memory, room.size);
+  return room;
+}
+
 inline void OwnState::Exchange(const std::string& name) {
   Brings mine;
-  std::string part;
+  Room room;
   try {
-    part = Pack();
+    std::string scratch;
+    const std::string_view part = Pack(&scratch);
     mine.bytes = part.size();
-    mine.sum = detail::Checksum(part);
+    room = RoomFor(part.size());
+    std::copy(part.begin(), part.end(), const_cast<char*>(room.bytes.view.data()));
+    detail::Check(rueda_mem_offset(room.bytes.view.data(), &mine.offset));
+    room.bytes.view = room.bytes.view.substr(0, part.size());
+    mine.sum = detail::Checksum(room.bytes.view);
   } catch (const std::bad_alloc&) {
+    mine.has_room = false;
+  } catch (const Error& error) {
+    if (error.status() != RUEDA_RESOURCE_EXHAUSTED) throw;
     mine.has_room = false;
   }
   mine.newest = newest_;
-  mine.leaving.resize(static_cast<size_t>(rueda::size()));
-  size_t leaving = 0;
-  detail::Check(
-      rueda_leaving_ranks(detail::Current(), mine.leaving.data(), mine.leaving.size(), &leaving));
-  mine.leaving.resize(std::min(leaving, mine.leaving.size()));
+  mine.neighbors = detail::RanksOf(rueda_neighbor_ranks);
+  mine.leaving = detail::RanksOf(rueda_leaving_ranks);
   const char* const given = std::getenv("HOROVOD_HOSTNAME");
   char host[256] = "";
   if (given == nullptr) gethostname(host, sizeof host - 1);
@@ -310,30 +416,39 @@ inline void OwnState::Exchange(const std::string& name) {
     if (brings[rank].has_room) continue;
     throw Error(RUEDA_RESOURCE_EXHAUSTED,
                 "elastic state " + name + ": rank " + std::to_string(rank) +
-                    " has no memory for its part; what was kept before remains");
+                    " has no memory for its part of " + std::to_string(brings[rank].bytes) +
+                    " bytes; what was kept before remains");
   }
   const std::vector<int> partners = Partners(brings);
   const int rank = rueda::rank();
   for (const Brings& each : brings) newest_ = std::max(newest_, each.newest);
   ++newest_;
-  Version version = {rank, static_cast<int>(brings.size()), {}, {}};
+  Version version = {rank, static_cast<int>(brings.size()), {}, {}, room.size};
+  for (const int neighbor : mine.neighbors) {
+    const Brings& theirs = brings[static_cast<size_t>(neighbor)];
+    const void* memory = nullptr;
+    detail::Check(
+        rueda_mem_open(detail::Current(), neighbor, theirs.offset, theirs.bytes, &memory));
+    version.parts[neighbor] = detail::SharedBytes(memory, theirs.bytes);
+  }
   if (std::any_of(partners.begin(), partners.end(), [](int partner) { return partner >= 0; })) {
     std::vector<int64_t> splits(brings.size(), 0);
     const int partner = partners[static_cast<size_t>(rank)];
-    const size_t sent = partner < 0 ? 0 : part.size();
+    const size_t sent = partner < 0 ? 0 : mine.bytes;
     if (partner >= 0) splits[static_cast<size_t>(partner)] = static_cast<int64_t>(sent);
     SplitOptions options;
     options.name = name + ".parts";
     options.splits = splits;
-    const auto received = alltoall(detail::BytesIn(part, sent), options);
+    const auto received = alltoall(detail::BytesIn(room.bytes.view, sent), options);
     const char* next = reinterpret_cast<const char*>(received.tensor.data());
     for (size_t other = 0; other < brings.size(); ++other) {
       if (partners[other] != rank) continue;
-      version.parts[static_cast<int>(other)].assign(next, brings[other].bytes);
+      version.parts[static_cast<int>(other)] =
+          detail::SharedBytes(std::string(next, brings[other].bytes));
       next += brings[other].bytes;
     }
   }
-  version.parts[rank] = std::move(part);
+  version.parts[rank] = room.bytes;
   for (const auto& [whose, bytes] : version.parts) {
     version.sums[whose] = brings[static_cast<size_t>(whose)].sum;
   }
@@ -345,11 +460,19 @@ inline void OwnState::Exchange(const std::string& name) {
 inline void OwnState::Keep() {
   if (versions_.find(current_) == versions_.end()) {  // nobody has asked the others yet
     const int rank = rueda::rank();
-    Version& version = versions_[current_];
-    version = {rank, rueda::size(), {{rank, Pack()}}, {}};
-    version.sums[rank] = detail::Checksum(version.parts[rank]);
+    std::string scratch;
+    const detail::SharedBytes part{std::string(Pack(&scratch))};
+    versions_[current_] = {
+        rank, rueda::size(), {{rank, part}}, {{rank, detail::Checksum(part.view)}}, 0};
   }
-  versions_.erase(versions_.begin(), versions_.lower_bound(kept_));
+  const auto end = versions_.lower_bound(kept_);
+  for (auto it = versions_.begin(); it != end; it = versions_.erase(it)) {
+    const Version& version = it->second;
+    if (version.room == 0) continue;
+    detail::SharedBytes bytes = version.parts.at(version.rank);
+    bytes.view = {bytes.view.data(), version.room};
+    spare_.push_back({std::move(bytes), version.room});
+  }
   kept_ = current_;
 }
 
@@ -367,17 +490,17 @@ inline void OwnState::Sync(int source, const std::string& name) {
   // One that came, and never had anything but what it was made with.
   for (Offer& offer : offers) offer.is_there &= offer.size == size;
   if (version != nullptr && version->size != size) version = nullptr;
-  std::vector<int> holders;
+  const std::vector<int> holders = IntactHolders(version, std::move(offers), size, name);
   std::string lost;
   for (int part = 0; part < size; ++part) {
-    holders.push_back(HolderOf(part, offers));
-    if (holders.back() < 0) lost += (lost.empty() ? "" : ", ") + std::to_string(part);
+    if (holders[static_cast<size_t>(part)] >= 0) continue;
+    lost += (lost.empty() ? "" : ", ") + std::to_string(part);
   }
   if (!lost.empty() && number > 0) {  // else it was what it was made with
     throw Error(RUEDA_DATA_LOSS, "elastic state " + name + ": the part of former rank " + lost +
                                      " of " + std::to_string(size) +
-                                     " is lost or damaged, and so is its partner's copy: begin "
-                                     "again from a checkpoint");
+                                     " is lost or damaged, and so is every copy: begin again "
+                                     "from a checkpoint");
   }
   if (version != nullptr && current_ != number) Load(number);
   Take(version, holders, name);
@@ -390,11 +513,14 @@ inline void OwnState::Sync(int source, const std::string& name) {
 ///     rueda::elastic::State state(step, weights, moments);
 ///     moments.local[i] = 0.9f * moments.local[i] + gradient[moments.begin() + i];
 ///
-/// A commit copies the part to a partner, by shared memory on one host. When ranks were lost or
-/// have come, the vector of the last commit is shared out anew: `local`, begin() and end() have
-/// changed. The part of a lost rank comes from its partner; if both were lost, all ranks throw
-/// RUEDA_DATA_LOSS. A rank keeps its part and the one of whose rank it is the partner, for two
-/// commits: four times its size.
+/// A commit copies the part into memory that the host's other ranks have open, which outlives this
+/// rank. When ranks were lost or have come, the vector of the last commit is shared out anew:
+/// `local`, begin() and end() have changed. If all ranks of a host were lost at once, their parts
+/// are, and all ranks throw RUEDA_DATA_LOSS; with Redundancy::kHost that takes two hosts. A rank
+/// that is alone on its host sends its part to a rank of another.
+///
+/// The last commits are kept, and the next one needs room besides: three times the part's size.
+/// What is sent to another host is kept there for two commits.
 template <typename T>
 class Sharded : public OwnState {
   static_assert(detail::Plain<T>, "elements of elastic state are copied as bytes");
@@ -416,16 +542,16 @@ class Sharded : public OwnState {
 
  protected:
   /// For OwnState.
-  std::string Pack() override {
+  std::string_view Pack(std::string*) override {
     if (local.size() != end_ - begin_) {
       throw Error(RUEDA_INVALID_ARGUMENT, "elastic::Sharded: local has " +
                                               std::to_string(local.size()) + " elements; it has " +
                                               std::to_string(end_ - begin_));
     }
-    return detail::ToBytes(local);
+    return {reinterpret_cast<const char*>(local.data()), local.size() * sizeof(T)};
   }
   /// For OwnState.
-  void Unpack(const std::string& part, int rank, int size) override {
+  void Unpack(std::string_view part, int rank, int size) override {
     Place(rank, size);
     detail::FromBytes(part, &local);
   }
@@ -440,8 +566,8 @@ class Sharded : public OwnState {
       const size_t before = sent.size();
       ForOverlaps(to, ranks, size, [&](int part, size_t first, size_t begin, size_t end) {
         if (holders[static_cast<size_t>(part)] != rank) return;
-        sent.append(version->parts.at(part), (begin - first) * sizeof(T),
-                    (end - begin) * sizeof(T));
+        sent += version->parts.at(part).view.substr((begin - first) * sizeof(T),
+                                                    (end - begin) * sizeof(T));
       });
       splits.push_back(static_cast<int64_t>(sent.size() - before));
     }
@@ -486,7 +612,8 @@ class Sharded : public OwnState {
   size_t end_ = 0;
 };
 
-/// A value that only this rank has, such as the place in its file. A commit copies it to a partner.
+/// A value that only this rank has, such as the place in its file. A commit copies it to where it
+/// outlives this rank, as of Sharded.
 ///
 ///     rueda::elastic::Own<int64_t> line(0);
 ///     rueda::elastic::State state(step, weights, line);
@@ -512,14 +639,13 @@ class Own : public OwnState {
 
  protected:
   /// For OwnState.
-  std::string Pack() override {
-    std::string bytes;
-    AddTo(value, &bytes);
-    for (const T& each : inherited) AddTo(each, &bytes);
-    return bytes;
+  std::string_view Pack(std::string* scratch) override {
+    AddTo(value, scratch);
+    for (const T& each : inherited) AddTo(each, scratch);
+    return *scratch;
   }
   /// For OwnState.
-  void Unpack(const std::string& part, int, int) override {
+  void Unpack(std::string_view part, int, int) override {
     inherited = ValuesOf(part);
     value = std::move(inherited.front());
     inherited.erase(inherited.begin());
@@ -530,7 +656,7 @@ class Own : public OwnState {
     for (size_t part = 0; part < holders.size(); ++part) {
       const int whose = static_cast<int>(part);
       if (holders[part] != rueda::rank() || whose == version->rank) continue;
-      for (T& each : ValuesOf(version->parts.at(whose))) inherited.push_back(std::move(each));
+      for (T& each : ValuesOf(version->parts.at(whose).view)) inherited.push_back(std::move(each));
     }
   }
 
