@@ -16,6 +16,7 @@ import pytest
 import rueda
 from rueda import elastic, errors
 from rueda.core import _context, _library
+from rueda.core._sums import sums_of
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
@@ -105,6 +106,62 @@ def test_what_a_state_keeps_is_not_what_the_program_gave_it(world):
     given["x"].append(2)
     state.restore()
     assert state.given == {"x": [1]}
+
+
+def test_a_copy_that_was_damaged_is_not_gone_back_to(world):
+    weights = np.arange(9, dtype=np.float32)
+    state = elastic.ObjectState(weights=weights, step=0)
+    state.save()
+    state.restore()
+    state._kept["weights"].copy[4] += 1  # some stray write
+    state.step = 7
+    with pytest.raises(errors.LostStateError, match="copy of 'weights' is damaged"):
+        state.restore()
+    assert state.step == 7
+    state.save()
+    state.restore()
+
+
+def test_replicas_that_differ_after_a_sync_are_an_error_on_all(on_threads):
+    def body():
+        odd = np.full(3, rueda.rank() == 1)
+        state = elastic.ObjectState(bcast_object=lambda values: values, words="a", weights=odd)
+        with pytest.raises(
+            errors.MismatchError, match="'weights' of rank 1 is not as that of rank 0"
+        ):
+            state.sync()
+
+    on_threads(3, body)
+
+
+SUMS = [
+    ({"a": [np.arange(3), (np.ones(1),)]}, [3, 0x3FF0000000000000]),
+    ([np.array([1, 2, 3], np.uint8), np.zeros(0), np.array(7)], [0x030201, 0, 7]),
+    (np.arange(10, dtype=np.int64)[::2], [20]),
+    (np.array([-1, 1]), [0]),
+    ([np.array([None]), "words", 5, None], []),
+]
+
+
+@pytest.mark.parametrize(("value", "sums"), SUMS)
+def test_sums_are_of_words(value, sums):
+    assert sums_of(value) == sums
+
+
+@needs_torch
+def test_sums_of_tensors_are_those_of_arrays():
+    import torch
+
+    for array in (np.arange(7, dtype=np.float32), np.arange(12).reshape(3, 4).T, np.array(True)):
+        assert sums_of(torch.from_numpy(array)) == sums_of(array)
+    numbers = torch.arange(9.0)
+    assert sums_of(numbers[1:]) == sums_of(numbers[1:].clone())  # 4 bytes from a word's beginning
+    for dtype in (torch.bfloat16, torch.complex64, torch.float8_e4m3fn, torch.bool):
+        tensor = numbers.to(dtype)
+        assert sums_of(tensor) == sums_of(tensor.view(torch.uint8).numpy())
+    turned = torch.complex(numbers, numbers)
+    assert sums_of(turned.conj()) == sums_of(turned.conj().resolve_conj())
+    assert sums_of([numbers.to_sparse(), torch.empty(3, device="meta")]) == []
 
 
 def test_what_cannot_be_copied_is_named(world):

@@ -34,6 +34,7 @@ from rueda.core import _collectives, _context, _objects
 from rueda.core import _library as c
 from rueda.core._horovod import HorovodInternalError
 from rueda.core._own_state import Own, OwnState, Sharded
+from rueda.core._sums import sums_of
 
 __all__ = [
     "HorovodInternalError",
@@ -183,6 +184,10 @@ class Kind:
     def reset(self, value: Any) -> None:
         """The job's ranks have changed."""
 
+    def replicated(self, value: Any, kept: Any) -> Any:
+        """What of the copy is the same on all ranks after a sync."""
+        return kept
+
 
 class _Own(Kind):
     is_own = True
@@ -204,9 +209,24 @@ _OWN = _Own()
 
 
 class _Kept(NamedTuple):
-    value: Any
-    kind: Kind | None  # None: the value is itself a copy
-    copy: Any = None
+    value: Any  # None: what is kept is an object
+    kind: Kind | None
+    copy: Any
+    sums: list[int]  # of the copy
+
+    def replicated_sums(self) -> list[int]:
+        """Of what is the same on all ranks after a sync."""
+        alike = self.copy if self.kind is None else self.kind.replicated(self.value, self.copy)
+        return self.sums if alike is self.copy else sums_of(alike)
+
+    def check(self, name: str) -> None:
+        """Raises a LostStateError if it is not as it was kept."""
+        if sums_of(self.copy) != self.sums:
+            raise errors.LostStateError(
+                f"elastic state: this rank's copy of {name!r} is damaged: its memory has been "
+                "written to since the commit. It ends, and others go on from theirs",
+                errors.Status.DATA_LOSS,
+            )
 
 
 def copied(name: str, value: Any) -> Any:
@@ -268,11 +288,8 @@ class ObjectState(State):
         for name in self._names:
             value = getattr(self, name)
             kind = self._kind_of(value)
-            kept[name] = (
-                _Kept(copied(name, value), None)
-                if kind is None
-                else _Kept(value, kind, kind.keep(value))
-            )
+            copy = copied(name, value) if kind is None else kind.keep(value)
+            kept[name] = _Kept(None if kind is None else value, kind, copy, sums_of(copy))
         return kept
 
     def before_change(self) -> None:
@@ -289,17 +306,27 @@ class ObjectState(State):
         self._kept = self._copies()
 
     def restore(self) -> None:
-        """Goes back to the copy of the last save(), or else to the values at construction."""
+        """Goes back to the copy of the last save(), or else to the values at construction.
+
+        Raises:
+            LostStateError: an array of the copy is not as it was kept. Nothing has changed.
+        """
+        for name, kept in self._kept.items():
+            kept.check(name)
         for name, kept in self._kept.items():
             if kept.kind is None:
-                setattr(self, name, copied(name, kept.value))
+                setattr(self, name, copied(name, kept.copy))
             else:
                 setattr(self, name, kept.value)
                 kept.kind.load(kept.value, kept.copy)
 
     def sync(self) -> None:
         """Gives all ranks the attributes of the one that has the newest state. Collective. They
-        are what restore() goes back to then."""
+        are what restore() goes back to then.
+
+        Raises:
+            MismatchError: arrays differ on two ranks all the same; on all ranks.
+        """
         for name, value, kind in self._of_kinds():
             kind.sync(value, source(), f"rueda.elastic.{name}")
         plain = {
@@ -311,6 +338,20 @@ class ObjectState(State):
             for name, value in self._bcast_object(plain).items():
                 setattr(self, name, value)
         self._kept = self._copies()
+        self._check_replicas()
+
+    def _check_replicas(self) -> None:
+        mine = {name: kept.replicated_sums() for name, kept in self._kept.items()}
+        everyones = _objects.allgather_object(mine, "rueda.elastic.check")
+        root = source()
+        for rank, theirs in enumerate(everyones):
+            for name, sums in everyones[root].items():
+                if theirs.get(name) != sums:
+                    raise errors.MismatchError(
+                        f"elastic state: {name!r} of rank {rank} is not as that of rank {root}, "
+                        "though they have been synced: let all ranks make their state alike",
+                        errors.Status.INVALID_ARGUMENT,
+                    )
 
     def reset(self) -> None:
         """Whatever depends on rank() and size() is made anew."""

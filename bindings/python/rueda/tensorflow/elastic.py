@@ -75,6 +75,12 @@ class _Variables(Kind):
         if shared:
             broadcast_variables(shared, root)
 
+    def replicated(self, value: Any, kept: Any) -> Any:
+        variables = self._variables_of(value)
+        return [
+            copy for variable, copy in zip(variables, kept, strict=True) if variable.name != _RANDOM
+        ]
+
 
 _ONE = _Variables(lambda variable: [variable])
 _SEVERAL = _Variables(lambda variables: variables)

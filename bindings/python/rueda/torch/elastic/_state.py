@@ -75,6 +75,9 @@ class _Stateful(Kind):
     def sync(self, value: Any, root: int, name: str) -> None:
         value.load_state_dict(core.broadcast_object(value.state_dict(), root, name))
 
+    def replicated(self, value: Any, kept: Any) -> Any:
+        return ()  # what it takes of that is its own business
+
 
 _KINDS: list[tuple[type, Kind]] = [
     (torch.nn.Module, _Model()),
