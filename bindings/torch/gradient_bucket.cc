@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "bindings/torch/fingerprint.h"
 #include "rueda/rueda.hpp"
 
 namespace rueda::libtorch {
@@ -109,7 +108,7 @@ void GradientBucket::LeaveOut(size_t i) {
 
 const std::string& GradientBucket::layout() {
   if (!layout_.empty()) return layout_;
-  Fingerprint print;
+  detail::Fingerprint print;
   for (const Entry& entry : entries_) {
     print.Add(entry.name.data(), entry.name.size());
     for (const int64_t size : entry.sizes) print.Add(size);

@@ -4,9 +4,16 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cstring>
+#include <memory>
 #include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
-#include "bindings/torch/fingerprint.h"
+#include "rueda/rueda.hpp"
+#include "rueda/torch_elastic.hpp"
 #include "rueda/training.hpp"
 #include "test/torch/ranks.h"
 
@@ -176,10 +183,87 @@ RANKS_TEST(Replicas, AreCheckedEveryNSteps, 2) {
   EXPECT_EQ(StatusOf([] { hvd::ReplicaCheck(0); }), RUEDA_INVALID_ARGUMENT);
 }
 
+// What a state keeps of it can be seen when it is restored.
+struct Peeked {
+  std::string text;
+  const char* kept = nullptr;
+  std::string to_bytes() const { return text; }
+  void from_bytes(std::string_view bytes) {
+    text = bytes;
+    kept = bytes.data();
+  }
+};
+
+RANKS_TEST(ElasticState, DoesNotGoBackToWhatWasDamaged, 1) {
+  int step = 1;
+  Peeked words{"a text that is too long for a string to keep within itself"};
+  rueda::elastic::State state(step, words);
+  state.restore();
+  *const_cast<char*>(words.kept) ^= 1;
+  step = 2;
+  EXPECT_EQ(StatusOf([&] { state.restore(); }), RUEDA_DATA_LOSS);
+  EXPECT_EQ(step, 2) << "nothing has changed";
+  state.commit();
+  state.restore();
+  EXPECT_EQ(step, 2);
+}
+
+// Knows where tensors on the CPU are.
+class RecordingAllocator final : public c10::Allocator {
+ public:
+  RecordingAllocator() { c10::SetAllocator(c10::kCPU, this, 255); }
+  ~RecordingAllocator() override { c10::SetAllocator(c10::kCPU, &allocator_, 255); }
+  c10::DataPtr allocate(size_t bytes) override {
+    c10::DataPtr data = allocator_.allocate(bytes);
+    blocks.emplace_back(data.get(), bytes);
+    return data;
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return allocator_.raw_deleter(); }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    std::memcpy(to, from, bytes);
+  }
+
+  std::vector<std::pair<void*, size_t>> blocks;
+
+ private:
+  c10::Allocator& allocator_ = *c10::GetAllocator(c10::kCPU);
+};
+
+RANKS_TEST(ElasticState, OfAModelDoesNotGoBackToWhatWasDamaged, 1) {
+  for (const std::string strategy : {"", "ddp", "sharded"}) {
+    Net net;
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+    const at::Tensor weight = net->hidden->weight;
+    std::unique_ptr<hvd::elastic::StateBase> state;
+    std::vector<std::pair<void*, size_t>> blocks;
+    {
+      RecordingAllocator allocator;
+      if (strategy.empty()) {
+        state = std::make_unique<hvd::elastic::State>(*net, sgd);
+      } else {
+        state = std::make_unique<hvd::elastic::StrategyState>(
+            hvd::elastic::StrategyStateOptions{.strategy = strategy}, net, sgd);
+      }
+      blocks = allocator.blocks;
+    }
+    const auto go_back = [&] {
+      state->restore();
+      state->reset();
+    };
+    go_back();
+    int damaged = 0;
+    for (const auto& [memory, bytes] : blocks) {
+      if (bytes != weight.nbytes() || std::memcmp(memory, weight.data_ptr(), bytes) != 0) continue;
+      static_cast<char*>(memory)[bytes - 1] ^= 1;
+      ++damaged;
+    }
+    ASSERT_EQ(damaged, 1);
+    EXPECT_EQ(StatusOf(go_back), RUEDA_DATA_LOSS) << strategy;
+  }
+}
+
 uint64_t FingerprintOf(const std::vector<char>& bytes) {
-  hvd::Fingerprint print;
-  print.Add(bytes.data(), bytes.size());
-  return print.value();
+  return rueda::detail::FingerprintOf({bytes.data(), bytes.size()});
 }
 
 TEST(Fingerprint, TellsSmallChangesApart) {

@@ -20,9 +20,9 @@
 
 #include "bindings/torch/all_equal.h"
 #include "bindings/torch/device.h"
-#include "bindings/torch/fingerprint.h"
 #include "bindings/torch/named_tensors.h"
 #include "bindings/torch/optimizer_fields.h"
+#include "rueda/rueda.hpp"
 #include "rueda/training.hpp"
 
 namespace rueda::libtorch {
@@ -314,7 +314,7 @@ void BaseStrategy::CheckThatRanksAgree(const std::string& mistake) {
   }
   mine += "\n";
   if (!mistake.empty()) mine = mistake;
-  Fingerprint print;
+  detail::Fingerprint print;
   print.Add(mine.data(), mine.size());
   if (AllEqual(print.value(), NameOf("fingerprint"), options_.process_set)) {
     if (!mistake.empty()) throw Error(RUEDA_INVALID_ARGUMENT, mistake);

@@ -21,10 +21,10 @@
 #include <stdexcept>
 #include <utility>
 
-#include "bindings/torch/fingerprint.h"
 #include "bindings/torch/named_tensors.h"
 #include "bindings/torch/optimizer_fields.h"
 #include "bindings/torch/strategies/base.h"
+#include "rueda/rueda.hpp"
 
 namespace rueda::libtorch {
 namespace {
@@ -196,7 +196,7 @@ ParameterState ToParameterState(const Dict& dict, const at::Tensor& like, const 
   return state;
 }
 
-void Add(const c10::IValue& value, Fingerprint* print) {
+void Add(const c10::IValue& value, detail::Fingerprint* print) {
   if (value.isTensor()) {
     const at::Tensor tensor = value.toTensor().contiguous();
     print->Add(static_cast<uint64_t>(tensor.scalar_type()));
@@ -221,7 +221,7 @@ void Add(const c10::IValue& value, Fingerprint* print) {
 
 // Of all that a file's dictionary has, but for itself.
 uint64_t PrintOf(const Dict& all) {
-  Fingerprint print;
+  detail::Fingerprint print;
   Add(c10::IValue(all), &print);
   return print.value();
 }

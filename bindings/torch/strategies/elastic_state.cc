@@ -18,6 +18,7 @@
 #include "bindings/torch/named_tensors.h"
 #include "bindings/torch/optimizer_fields.h"
 #include "bindings/torch/strategies/base.h"
+#include "rueda/rueda.hpp"
 #include "rueda/torch_elastic.hpp"
 #include "rueda/training.hpp"
 
@@ -237,6 +238,7 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
   // Gradients are dropped: they were on their way when a rank was lost.
   void GoBackNow() {
     const at::NoGradGuard no_grad;
+    if (Sum() != sum_) rueda::detail::ThrowDamaged("the model or the optimizer");
     End();
     const NamedTensors tensors = TensorsOf(model_.module());
     for (size_t i = 0; i < tensors.size(); ++i) {
@@ -296,6 +298,17 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
       kept_states_.push_back(CopyOf(GetParameterState(optimizer_, parameter)));
     }
     if (strategy_ != nullptr) kept_extras_ = CopiesOf(Base().Extras());
+    sum_ = Sum();
+  }
+
+  // Of all copies of tensors.
+  uint64_t Sum() const {
+    std::vector<at::Tensor> all = kept_;
+    for (const ParameterState& state : kept_states_) {
+      for (const auto& [field, tensor] : state.tensors) all.push_back(tensor);
+    }
+    all.insert(all.end(), kept_extras_.begin(), kept_extras_.end());
+    return elastic::State::FingerprintOf(all);
   }
 
   // Collective: each holder's to all, a part after another. One half of each.
@@ -327,6 +340,7 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
   std::vector<ParameterState> kept_groups_;
   std::vector<ParameterState> kept_states_;  // by parameter; empty: they are in pieces
   std::vector<at::Tensor> kept_extras_;
+  uint64_t sum_ = 0;
   std::vector<at::Tensor> extras_;  // for the next strategy
   bool goes_back_ = false;
 };
@@ -337,6 +351,27 @@ std::shared_ptr<StrategyKeeper> StrategyState::MakeKeeper(const StrategyStateOpt
                                                           const Model& model,
                                                           torch::optim::Optimizer& optimizer) {
   return std::make_shared<StrategyKeeper>(options, model, optimizer);
+}
+
+uint64_t State::FingerprintOf(const std::vector<at::Tensor>& tensors) {
+  rueda::detail::Fingerprint print;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined()) continue;
+    if (tensor.is_cpu()) {
+      const bool is_plain = tensor.layout() == at::kStrided;
+      const at::Tensor plain = is_plain ? tensor.contiguous() : tensor.to_dense();
+      print.Add(plain.const_data_ptr(), plain.nbytes());
+      continue;
+    }
+    const at::Tensor bytes =
+        tensor.detach().clone(at::MemoryFormat::Contiguous).view(-1).view(at::kByte);
+    const int64_t words = bytes.numel() / 8, rest = bytes.numel() % 8;
+    print.Add(
+        static_cast<uint64_t>(bytes.narrow(0, 0, 8 * words).view(at::kLong).sum().item<int64_t>()));
+    const at::Tensor tail = bytes.narrow(0, 8 * words, rest).cpu();
+    print.Add(tail.const_data_ptr(), tail.nbytes());
+  }
+  return print.value();
 }
 
 Strategy& StrategyState::strategy() const {

@@ -32,9 +32,9 @@
 
 #include "bindings/torch/all_equal.h"
 #include "bindings/torch/device.h"
-#include "bindings/torch/fingerprint.h"
 #include "bindings/torch/named_tensors.h"
 #include "bindings/torch/strategies/strategies.h"
+#include "rueda/rueda.hpp"
 
 namespace rueda::libtorch {
 namespace {
@@ -305,7 +305,7 @@ at::Tensor Pipeline::Receive(int stage, const std::string& name, bool* takes_gra
 void Pipeline::CheckSameBatch(const at::Tensor& input) {
   if (ranks() == 1) return;
   const at::Tensor batch = input.detach().cpu().contiguous();
-  Fingerprint print;
+  detail::Fingerprint print;
   print.Add(static_cast<uint64_t>(batch.scalar_type()));
   for (const int64_t size : batch.sizes()) print.Add(static_cast<uint64_t>(size));
   print.Add(batch.const_data_ptr(), batch.nbytes());

@@ -4,9 +4,9 @@
 #include <map>
 
 #include "bindings/torch/all_equal.h"
-#include "bindings/torch/fingerprint.h"
 #include "bindings/torch/named_tensors.h"
 #include "bindings/torch/training/present_ranks.h"
+#include "rueda/rueda.hpp"
 #include "rueda/training.hpp"
 
 namespace rueda::libtorch {
@@ -23,7 +23,7 @@ uint64_t FingerprintOf(const at::Tensor& tensor) {
   at::Tensor plain = tensor.detach();
   if (plain.layout() != at::kStrided) plain = plain.to_dense();
   plain = plain.cpu().contiguous();
-  Fingerprint print;
+  detail::Fingerprint print;
   print.Add(static_cast<uint64_t>(plain.scalar_type()));
   for (const int64_t size : plain.sizes()) print.Add(static_cast<uint64_t>(size));
   print.Add(plain.data_ptr(), plain.nbytes());
@@ -42,7 +42,7 @@ std::vector<Print> FingerprintsOf(const NamedTensors& tensors) {
 uint64_t Whole(const std::vector<Print>& prints) {
   uint64_t sum = 0;
   for (const Print& print : prints) {
-    Fingerprint one;
+    detail::Fingerprint one;
     one.Add(print.name.data(), print.name.size());
     one.Add(print.value);
     sum += one.value();

@@ -7,8 +7,8 @@
 #include <numeric>
 #include <random>
 
-#include "bindings/torch/fingerprint.h"
 #include "bindings/torch/operation.h"
+#include "rueda/rueda.hpp"
 #include "rueda/torch_elastic.hpp"
 #include "rueda/training.hpp"
 
@@ -18,7 +18,7 @@ namespace {
 class Chance {
  public:
   Chance(uint64_t seed, uint64_t epoch) {
-    Fingerprint both;
+    detail::Fingerprint both;
     both.Add(seed);
     both.Add(epoch);
     generator_.seed(both.value());

@@ -83,7 +83,8 @@ class StateBase {
 
   /// Keeps the state as it is.
   virtual void save() = 0;
-  /// Goes back to what was kept last, or to what was there at construction.
+  /// Goes back to what was kept last, or to what was there at construction. What it throws ends
+  /// this rank, and others go on.
   virtual void restore() = 0;
   /// Gives every rank the state of `source`. Collective.
   virtual void sync(int source) = 0;
@@ -151,9 +152,14 @@ class State : public StateBase {
   void save() override {
     before_change();
     for (OwnState* const own : own_) own->Keep();
-    for (Value& value : values_) value.kept = value.get();
+    for (Value& value : values_) Keep(&value);
   }
+  /// Throws RUEDA_DATA_LOSS if a copy is not as it was kept. Nothing has changed then.
   void restore() override {
+    for (size_t i = 0; i < values_.size(); ++i) {
+      if (detail::FingerprintOf(values_[i].kept) == values_[i].sum) continue;
+      detail::ThrowDamaged("variable " + std::to_string(i));
+    }
     for (OwnState* const own : own_) own->Restore();
     for (const Value& value : values_) value.set(value.kept);
   }
@@ -173,8 +179,14 @@ class State : public StateBase {
   struct Value {
     std::function<std::string()> get;
     std::function<void(const std::string&)> set;
-    std::string kept;
+    std::string kept = {};
+    uint64_t sum = 0;
   };
+
+  static void Keep(Value* value) {
+    value->kept = value->get();
+    value->sum = detail::FingerprintOf(value->kept);
+  }
 
   template <typename T>
   void Add(T& value) {
@@ -186,10 +198,9 @@ class State : public StateBase {
                     "elastic state is of values that are copied as bytes, of vectors and strings "
                     "of such, or of what has to_bytes() and from_bytes()");
     } else {
-      std::string kept = detail::ToBytes(value);
       values_.push_back({[&value] { return detail::ToBytes(value); },
-                         [&value](const std::string& bytes) { detail::FromBytes(bytes, &value); },
-                         std::move(kept)});
+                         [&value](const std::string& bytes) { detail::FromBytes(bytes, &value); }});
+      Keep(&values_.back());
     }
   }
   static std::string NameOf(const std::string& kind, size_t i) {

@@ -45,6 +45,7 @@
 #include "rueda/cpp/calls.hpp"
 #include "rueda/cpp/deprecated.hpp"
 #include "rueda/cpp/errors.hpp"
+#include "rueda/cpp/fingerprint.hpp"
 #include "rueda/cpp/handles.hpp"
 #include "rueda/cpp/job.hpp"
 #include "rueda/cpp/meeting.hpp"

@@ -13,7 +13,6 @@ import os
 import pickle
 import socket
 import sys
-import zlib
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +22,7 @@ from rueda.core import _library as c
 from rueda.core._memory import Arena, Opened
 from rueda.core._operations import Operation, Output
 from rueda.core._process_sets import global_process_set
+from rueda.core._sums import sums_of
 
 _Bytes = Any  # a one-dimensional array of uint8
 
@@ -36,7 +36,7 @@ class _Version(NamedTuple):
 
     def is_intact(self, rank: int) -> bool:
         """Whether this part is as it was kept."""
-        return zlib.crc32(self.parts[rank]) == self.sums[rank]
+        return sums_of(self.parts[rank])[0] == self.sums[rank]
 
 
 class _Brings(NamedTuple):
@@ -158,7 +158,7 @@ class OwnState:
                 None if failure else part.nbytes,
                 f"{type(failure).__name__}: {failure}",
                 isinstance(failure, MemoryError),
-                zlib.crc32(part),
+                sums_of(part)[0],
                 0 if arena is None else arena.offset,
                 _context.neighbor_ranks(),
                 os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname(),
@@ -208,7 +208,7 @@ class OwnState:
         if self._current not in self._versions:  # nobody has asked the others yet
             part, rank = self._pack().copy(), _context.rank()
             self._versions[self._current] = _Version(
-                rank, _context.size(), {rank: part}, {rank: zlib.crc32(part)}, None
+                rank, _context.size(), {rank: part}, {rank: sums_of(part)[0]}, None
             )
         for number in [number for number in self._versions if number < self._kept]:
             arena = self._versions.pop(number).arena

@@ -43,6 +43,7 @@
 #include <torch/serialize/output-archive.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -56,7 +57,7 @@
 
 namespace rueda::libtorch {
 class StrategyKeeper;
-}
+}  // namespace rueda::libtorch
 
 namespace rueda::libtorch::elastic {
 
@@ -91,6 +92,7 @@ class State : public StateBase {
   /// Gradients are dropped: they were on their way when a rank was lost.
   void restore() override {
     const c10::NoGradGuard guard;
+    if (Sum() != sum_) rueda::detail::ThrowDamaged("the model or the optimizer");
     const std::vector<at::Tensor> tensors = Tensors();
     for (size_t i = 0; i < tensors.size(); ++i) at::Tensor(tensors[i]).copy_(kept_[i]);
     for (at::Tensor& parameter : module_.parameters()) parameter.mutable_grad().reset();
@@ -133,13 +135,23 @@ class State : public StateBase {
     std::ostringstream stream;
     archive.save_to(stream);
     kept_optimizer_ = stream.str();
+    sum_ = Sum();
   }
+
+  uint64_t Sum() const {
+    return FingerprintOf(kept_) ^ rueda::detail::FingerprintOf(kept_optimizer_);
+  }
+
+  friend StrategyKeeper;
+  // Of all that are defined. Of those on a device it is made there.
+  RUEDA_TORCH_API static uint64_t FingerprintOf(const std::vector<at::Tensor>& tensors);
 
   torch::nn::Module& module_;
   torch::optim::Optimizer& optimizer_;
   rueda::elastic::State values_;
   std::vector<at::Tensor> kept_;
   std::string kept_optimizer_;
+  uint64_t sum_ = 0;
 };
 
 /// Options of a StrategyState.

@@ -23,6 +23,7 @@
 
 #include "rueda/cpp/calls.hpp"
 #include "rueda/cpp/errors.hpp"
+#include "rueda/cpp/fingerprint.hpp"
 #include "rueda/cpp/job.hpp"
 #include "rueda/cpp/movement.hpp"
 #include "rueda/cpp/objects.hpp"
@@ -31,18 +32,6 @@
 
 namespace rueda {
 namespace detail {
-
-// FNV-1a, a word at a time.
-inline uint64_t Checksum(std::string_view bytes) {
-  uint64_t sum = 0xcbf29ce484222325;
-  for (size_t at = 0; at < bytes.size(); at += sizeof sum) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes.data() + at, std::min(sizeof word, bytes.size() - at));
-    sum = (sum ^ word) * 0x100000001b3;
-    sum ^= sum >> 32;  // else the highest bits would reach no others
-  }
-  return sum ^ bytes.size();
-}
 
 template <typename T>
 concept Plain = std::is_trivially_copyable_v<T> && !std::is_pointer_v<T> && !std::is_const_v<T>;
@@ -71,6 +60,13 @@ std::string ToBytes(const T& value) {
     return std::string(reinterpret_cast<const char*>(value.data()),
                        value.size() * sizeof(typename T::value_type));
   }
+}
+
+// Thrown where a copy is not as it was kept. It ends this rank, and others go on.
+[[noreturn]] inline void ThrowDamaged(const std::string& what) {
+  throw Error(RUEDA_DATA_LOSS, "elastic state: this rank's copy of " + what +
+                                   " is damaged: its memory has been written to since the commit. "
+                                   "It ends, and others go on from theirs");
 }
 
 template <typename T>
@@ -318,7 +314,7 @@ inline std::vector<int> OwnState::IntactHolders(const Version* version, std::vec
     std::vector<int> damaged;
     for (int part = 0; version != nullptr && part < size; ++part) {
       if (holders[static_cast<size_t>(part)] != rueda::rank()) continue;
-      if (detail::Checksum(version->parts.at(part).view) == version->sums.at(part)) continue;
+      if (detail::FingerprintOf(version->parts.at(part).view) == version->sums.at(part)) continue;
       damaged.push_back(part);
     }
     const std::vector<std::string> all =
@@ -397,7 +393,7 @@ inline void OwnState::Exchange(const std::string& name) {
     std::copy(part.begin(), part.end(), const_cast<char*>(room.bytes.view.data()));
     detail::Check(rueda_mem_offset(room.bytes.view.data(), &mine.offset));
     room.bytes.view = room.bytes.view.substr(0, part.size());
-    mine.sum = detail::Checksum(room.bytes.view);
+    mine.sum = detail::FingerprintOf(room.bytes.view);
   } catch (const std::bad_alloc&) {
     mine.has_room = false;
   } catch (const Error& error) {
@@ -463,7 +459,7 @@ inline void OwnState::Keep() {
     std::string scratch;
     const detail::SharedBytes part{std::string(Pack(&scratch))};
     versions_[current_] = {
-        rank, rueda::size(), {{rank, part}}, {{rank, detail::Checksum(part.view)}}, 0};
+        rank, rueda::size(), {{rank, part}}, {{rank, detail::FingerprintOf(part.view)}}, 0};
   }
   const auto end = versions_.lower_bound(kept_);
   for (auto it = versions_.begin(); it != end; it = versions_.erase(it)) {

@@ -1,11 +1,14 @@
 // A 64-bit fingerprint of memory, as fast as memory is read. PURE.
-#pragma once
+#ifndef RUEDA_CPP_FINGERPRINT_HPP_
+#define RUEDA_CPP_FINGERPRINT_HPP_
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string_view>
 
-namespace rueda::libtorch {
+namespace rueda {
+namespace detail {
 
 // Eight lanes, so that a processor multiplies for one while it waits for another. A word goes into
 // its lane by a product of 128 bits whose halves are folded: of one half alone the highest bits,
@@ -39,8 +42,10 @@ class Fingerprint {
   // Odd, with bits all over: the golden ratio's, as Knuth (6.4) has it for multiplicative hashing.
   static constexpr uint64_t kFactor = 0x9e3779b97f4a7c15;
 
+  __extension__ typedef unsigned __int128 Wide;  // of GCC and Clang
+
   static uint64_t Mix(uint64_t lane, uint64_t word) {
-    const auto product = static_cast<unsigned __int128>(lane ^ word) * kFactor;
+    const Wide product = static_cast<Wide>(lane ^ word) * kFactor;
     return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
   }
   void AddBlock(const char* block) {
@@ -53,4 +58,13 @@ class Fingerprint {
   uint64_t lanes_[8] = {1, 2, 3, 4, 5, 6, 7, 8};
 };
 
-}  // namespace rueda::libtorch
+inline uint64_t FingerprintOf(std::string_view bytes) {
+  Fingerprint print;
+  print.Add(bytes.data(), bytes.size());
+  return print.value();
+}
+
+}  // namespace detail
+}  // namespace rueda
+
+#endif  // RUEDA_CPP_FINGERPRINT_HPP_
