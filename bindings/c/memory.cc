@@ -1,7 +1,8 @@
-// rueda_mem_alloc: memory in arenas, which outlive contexts. rueda_mem_open: neighbours' arenas,
-// which outlive these.
+// rueda_mem_alloc: memory in arenas, which outlive contexts. rueda_mem_open: blocks of neighbours'
+// arenas, which outlive these.
 #include <pthread.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -10,6 +11,8 @@
 #include "bindings/c/context.h"
 #include "bindings/c/guard.h"
 #include "controller/lanes/callbacks.h"
+#include "core/base/memory_limits.h"
+#include "core/base/round_up.h"
 
 namespace rueda::capi {
 namespace {
@@ -19,12 +22,12 @@ constexpr Nanos kFreePatience = 10 * kSecond;
 Mutex mutex;
 struct Memory {
   std::map<std::pair<std::string, Rank>, std::weak_ptr<Arena>>
-      arenas;                                                  // the latest of each context
-  std::map<void*, std::shared_ptr<Arena>> blocks;              // keep their arenas alive
-  std::multimap<void*, std::shared_ptr<SharedMemory>> opened;  // of neighbours
-  std::set<const void*> told;  // blocks that neighbours may have opened
+      arenas;                                             // the latest of each context
+  std::map<void*, std::shared_ptr<Arena>> blocks;         // keep their arenas alive
+  std::map<void*, std::shared_ptr<SharedMemory>> opened;  // of neighbours
+  std::set<const void*> told;                             // blocks that neighbours may have opened
   // Of a forked child's parent.
-  std::multimap<void*, std::shared_ptr<void>> inherited;
+  std::map<void*, std::shared_ptr<void>> inherited;
 };
 Memory& Known() {
   static auto* memory = new Memory();  // outlives every other object
@@ -133,10 +136,15 @@ absl::Status Open(rueda_context* context, Rank rank, uint64_t offset, size_t byt
                                                    ": rank ", rank, " has ", memory->bytes(),
                                                    " bytes for such memory"));
   }
-  void* const at = memory->data() + offset;
-  MutexLock lock(mutex);
-  Known().opened.emplace(at, memory);
+  // Of the block alone: neighbours' whole arenas would fill the address space in time.
+  const size_t within = offset % PageBytes();
+  const size_t pages = RoundUp(std::max<size_t>(within + bytes, 1), PageBytes());
+  RUEDA_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> block,
+                         memory->MapAgain(offset - within, pages));
+  void* const at = block->data() + within;
   *pointer = at;
+  MutexLock lock(mutex);
+  Known().opened[at] = std::move(block);
   return absl::OkStatus();
 }
 

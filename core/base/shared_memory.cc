@@ -73,9 +73,8 @@ absl::Status Resize(const UniqueFd& fd, size_t bytes) {
                    ", which holds for shared memory too: raise it (ulimit -f unlimited)"));
 }
 
-absl::StatusOr<char*> MapBytes(const UniqueFd& fd, size_t offset, size_t bytes) {
-  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(),
-                    static_cast<off_t>(offset));
+// What mmap or mremap has returned.
+absl::StatusOr<char*> Mapped(void* data, size_t bytes) {
   if (data == MAP_FAILED && errno == ENOMEM && AddressSpaceLeft() < bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the ranks need ", bytes, " bytes more of shared memory, and ",
@@ -88,6 +87,12 @@ absl::StatusOr<char*> MapBytes(const UniqueFd& fd, size_t offset, size_t bytes) 
   madvise(data, bytes, MADV_DONTDUMP);
   AddPlace(data, bytes);
   return static_cast<char*>(data);
+}
+
+absl::StatusOr<char*> MapBytes(const UniqueFd& fd, size_t offset, size_t bytes) {
+  return Mapped(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(),
+                     static_cast<off_t>(offset)),
+                bytes);
 }
 
 }  // namespace
@@ -121,6 +126,15 @@ absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::MapSealed(UniqueFd f
   mapped = std::min(mapped, bytes);
   RUEDA_ASSIGN_OR_RETURN(char* const data, MapBytes(fd, 0, mapped));
   return std::shared_ptr<SharedMemory>(new SharedMemory(std::move(fd), data, bytes, mapped));
+}
+
+// An old size of 0: the pages are mapped twice (mremap(2)). That needs no descriptor.
+absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::MapAgain(size_t offset,
+                                                                     size_t bytes) const {
+  RUEDA_CHECK(offset <= mapped_ && bytes <= mapped_ - offset);
+  RUEDA_ASSIGN_OR_RETURN(char* const data,
+                         Mapped(mremap(data_ + offset, 0, bytes, MREMAP_MAYMOVE), bytes));
+  return std::shared_ptr<SharedMemory>(new SharedMemory(UniqueFd(), data, bytes, bytes));
 }
 
 absl::StatusOr<char*> SharedMemory::MapPart(size_t offset, size_t bytes) {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,13 @@ const void* OpenOwners(rueda_context* context, int rank, const void* memory) {
         << rueda_last_error();
   }
   return opened;
+}
+
+// Of this process's address space.
+size_t MappedBytes() {
+  size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
 std::vector<int> NeighborsOf(rueda_context* context) {
@@ -131,6 +139,28 @@ TEST_P(NeighborMemoryOfTheDead, IsStillThere) {
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(AwaitProcess(pids[rank]), rank == kOwner && GetParam() ? SIGKILL : 0) << rank;
   }
+}
+
+// What is opened keeps no whole arena mapped, each of which is as large as the machine's memory.
+TEST(NeighborMemory, TakesNoMoreAddressSpaceThanItHas) {
+  RunRanks({.size = 3, .setup = {"processes", Ranks::kProcesses}},
+           [](rueda_context* context, int rank) {
+             void* const memory = rank == kOwner ? AllocateFilled(context, 1) : nullptr;
+             const void* const first = OpenOwners(context, rank, memory);
+             const size_t before = MappedBytes();
+             const void* const second = OpenOwners(context, rank, memory);
+             if (rank != kOwner) {
+               EXPECT_NE(first, second);
+               EXPECT_LT(MappedBytes() - before, 100 * kBytes);
+               EXPECT_EQ(rueda_mem_free(const_cast<void*>(first)), RUEDA_OK);
+               EXPECT_TRUE(AreAll(second, 1));
+               EXPECT_EQ(rueda_mem_free(const_cast<void*>(second)), RUEDA_OK);
+             }
+             EXPECT_EQ(Execute(context, Barrier("read")), RUEDA_OK);
+             if (rank == kOwner) {
+               EXPECT_EQ(rueda_mem_free(memory), RUEDA_OK);
+             }
+           });
 }
 
 TEST(NeighborMemory, IsOfTheHostsOtherRanksOnly) {

@@ -70,6 +70,18 @@ TEST(SharedMemory, PartsAreMappedWhenTheyAreAskedFor) {
   EXPECT_EQ((*part_of_theirs->MapPart(kBytes - kPage, kPage))[kPage - 1], 'x');
 }
 
+TEST(SharedMemory, PagesThatAreMappedAgainOutliveTheFirstMapping) {
+  const size_t kPage = PageBytes();
+  std::shared_ptr<SharedMemory> whole = *SharedMemory::Map(Copy(New()->fd()));
+  const std::shared_ptr<SharedMemory> pages = *whole->MapAgain(kPage, 2 * kPage);
+  EXPECT_EQ(pages->bytes(), 2 * kPage);
+  whole->data()[3 * kPage - 1] = 'x';
+  EXPECT_EQ(pages->data()[2 * kPage - 1], 'x');
+  whole.reset();
+  EXPECT_EQ(pages->data()[2 * kPage - 1], 'x');
+  EXPECT_TRUE(InChild([&] { return !IsReadable(pages->data()); }));
+}
+
 TEST(SharedMemory, NobodyCanChangeItsSize) {
   const std::shared_ptr<SharedMemory> memory = New();
   EXPECT_NE(ftruncate(memory->fd(), 0), 0);
