@@ -16,6 +16,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -77,7 +78,7 @@ struct Options {
   std::filesystem::path data = DefaultPath();
   bool broadcast = true;
   bool elastic = false;
-  int64_t commit_steps = 100;
+  std::optional<int64_t> commit_steps;
   int patience = 0;
   std::string checkpoint, resume, csv, tensorboard;
 };
@@ -168,6 +169,9 @@ Options ParseOptions(int argc, char** argv) {
     } else {
       throw UsageError(option + ": unknown");
     }
+  }
+  if (options.commit_steps.has_value() && !options.elastic) {
+    throw UsageError("--commit-steps: nothing is committed without --elastic");
   }
   return options;
 }
@@ -302,7 +306,7 @@ int Run(const Options& options) {
   how.seed = options.seed;
   how.resume = options.resume;
   how.elastic = options.elastic;
-  how.commit_steps = options.commit_steps;
+  how.commit_steps = options.commit_steps.value_or(how.commit_steps);
   const trainer::Trainer trainer(how);
   return trainer.Run([&] { return TrainOnRank(trainer, options, dataset); });
 }

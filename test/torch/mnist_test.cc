@@ -407,6 +407,7 @@ TEST_F(MnistTraining, OptionsAreChecked) {
     EXPECT_TRUE(Says(error({option, "--no-broadcast"}), "'--no-broadcast': that is no value"));
   }
   EXPECT_TRUE(Says(error({"--epochs"}), "value is missing"));
+  EXPECT_TRUE(Says(error({"--commit-steps", "5"}), "nothing is committed without --elastic"));
   EXPECT_TRUE(Says(error({"--epochs", "3x"}), "--epochs 3x: expected a number"));
   EXPECT_TRUE(Says(error({"--batch-size", "0"}), "at least 1"));
   EXPECT_TRUE(Says(error({"--batch-size", "100000"}), "more than the 1438 training images"));

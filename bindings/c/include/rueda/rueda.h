@@ -227,7 +227,8 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_init(uint32_t header_version,
  * may be under way: what they wait for ends, and what they submit from now on is
  * FAILED_PRECONDITION, as is a second shutdown. Afterwards only results, errors and
  * rueda_context_destroy. ABORTED when the membership failed, or another thread resets or destroys
- * the context. Not from a callback. */
+ * the context; in an elastic job OK, too, when it failed as another rank was lost. Not from a
+ * callback. */
 RUEDA_API rueda_status rueda_shutdown(rueda_context* context);
 
 /** Frees what the context has. If it was not shut down, the job ends for the other ranks (ABORTED).
