@@ -383,6 +383,25 @@ def test_other_errors_end_the_rank(world, monkeypatch, error):
     assert raised.value is error and not job.regroups
 
 
+def test_an_error_that_comes_again_without_a_commit_ends_the_rank(world, monkeypatch):
+    job = FakeJob(monkeypatch, *(survivors(number) for number in range(2, 9)))
+    state = elastic.ObjectState(step=0)
+    calls = []
+
+    @elastic.run
+    def train(state):
+        calls.append(state.step)
+        if len(calls) < 4:  # each behind a commit
+            state.step += 1
+            state.commit()
+        raise errors.RuedaError("no room", errors.Status.RESOURCE_EXHAUSTED)
+
+    with pytest.raises(errors.RuedaError, match="no room"):
+        train(state)
+    assert calls == [0, 1, 2, 3]
+    assert len(job.regroups) == 3
+
+
 def test_a_lost_launcher_ends_the_rank(world, monkeypatch):
     FakeJob(monkeypatch)
 

@@ -339,6 +339,63 @@ def test_who_has_no_memory_fails_the_commit_of_all(on_threads):
     assert on_threads(3, body) == [1] * 3
 
 
+def test_who_cannot_open_what_others_have_fails_the_commit_of_all(on_threads, monkeypatch):
+    class Refused(_own_state.Opened):
+        def _get(self, context, pointer):
+            if refuses and rueda.rank() == 1:
+                raise errors.RuedaError("no room", errors.Status.RESOURCE_EXHAUSTED)
+            return super()._get(context, pointer)
+
+    monkeypatch.setattr(_own_state, "Opened", Refused)
+    refuses = False
+
+    def body():
+        nonlocal refuses
+        shard = elastic.Sharded(TOTAL, np.float32)
+        shard.local[:] = 1
+        shard.exchange("shard")
+        shard.keep()
+        refuses = True
+        shard.local[:] = 2
+        with pytest.raises(MemoryError, match="shard: rank 1 can't open .* parts: no room"):
+            shard.exchange("shard")
+        rueda.barrier()
+        refuses = False
+        shard.load(shard._kept)
+        assert set(shard.local.tolist()) == {1}
+        rueda.barrier()
+        shard.exchange("shard")
+        shard.keep()
+
+    on_threads(3, body)
+
+
+def test_what_a_sharded_is_made_of(world):
+    with pytest.raises(ValueError, match="put objects into an Own"):
+        elastic.Sharded(3, object)
+    with pytest.raises(TypeError, match="integer"):
+        elastic.Sharded(1.5)
+    shard = elastic.Sharded(3)
+    shard.local = [1.0, 2.0, 3.0]
+    with pytest.raises(ValueError, match="local has become a list: it is a ndarray of 3"):
+        shard.keep()
+        shard.exchange("shard")
+
+
+def test_a_forked_child_does_not_have_what_its_parent_has_kept(world):
+    shard = elastic.Sharded(3)
+    shard.exchange("shard")
+    shard.keep()
+    child = os.fork()
+    if child == 0:
+        try:
+            shard.load(shard._kept)
+        except errors.NotInitializedError:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
 # ---- jobs ----
 
 PROGRAM = f"""

@@ -819,9 +819,10 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_neighbor_ranks(const rueda_context*
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_mem_offset(const void* pointer, uint64_t* offset);
 /** Opens `bytes` bytes of memory that `rank` has allocated, by the offset that it has told: no byte
  * is copied. They can be read until rueda_mem_free, also when the membership is over, and when that
- * rank has ended, killed or not. That other ranks write nothing there meanwhile is up to the
- * program. NOT_FOUND: this rank can't open memory of that one; INVALID_ARGUMENT: it has no such
- * memory. */
+ * rank has ended, killed or not; not by a forked child. That other ranks write nothing there
+ * meanwhile is up to the program, and so is the offset: what is not allocated is read as zeros.
+ * NOT_FOUND: this rank can't open memory of that one. INVALID_ARGUMENT: it is beyond all memory
+ * that the rank may have. RESOURCE_EXHAUSTED. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_mem_open(rueda_context* context, int32_t rank,
                                                       uint64_t offset, size_t bytes,
                                                       const void** pointer);

@@ -38,8 +38,13 @@ class _Shared:
         """Its bytes, which keep it alive: what the buffer protocol takes."""
         return memory_at(self._address, self.nbytes, self)
 
+    @property
+    def is_of_parent(self) -> bool:
+        """Whether the process that this one was forked from has it."""
+        return self._pid != os.getpid()
+
     def _is_inherited(self, address: int) -> bool:
-        return self._pid != os.getpid() and 0 <= address - self._address < self.nbytes
+        return self.is_of_parent and 0 <= address - self._address < self.nbytes
 
     def __del__(self) -> None:
         if self._address != 0:

@@ -2,13 +2,14 @@
 
 Each exchange gives the contents of all ranks a number, under which a rank keeps its own in memory
 that the other ranks of its host open. Where there is none that stays, or where a whole host may be
-lost, a partner gets a copy. It ends with a barrier: once any rank has come behind that, all have
-kept that number. So all can go back to what any of them may go back to: to the one before, until
-the next exchange is over. What all have dropped is written over by the next.
+lost, a partner gets a copy. It ends where all wait for all: once any rank has come behind that, all
+have kept that number. So all can go back to what any of them may go back to: to the one before,
+until the next exchange is over. What all have dropped is written over by the next.
 """
 
 from __future__ import annotations
 
+import operator
 import os
 import pickle
 import socket
@@ -18,10 +19,7 @@ from typing import Any, NamedTuple
 
 from rueda import errors
 from rueda.core import _collectives, _context, _objects
-from rueda.core import _library as c
 from rueda.core._memory import Arena, Opened
-from rueda.core._operations import Operation, Output
-from rueda.core._process_sets import global_process_set
 from rueda.core._sums import sums_of
 
 _Bytes = Any  # a one-dimensional array of uint8
@@ -183,10 +181,16 @@ class OwnState:
         self._newest = max(each.newest for each in brings) + 1
         rank = _context.rank()
         parts = {rank: part}
-        for other in brings[rank].neighbors:
-            nbytes = brings[other].nbytes
-            assert nbytes is not None
-            parts[other] = _array(Opened(other, brings[other].offset, nbytes).memory(), nbytes)
+        why = ""
+        try:
+            for other in brings[rank].neighbors:
+                nbytes = brings[other].nbytes
+                assert nbytes is not None
+                parts[other] = _array(Opened(other, brings[other].offset, nbytes).memory(), nbytes)
+        except errors.RuedaError as error:
+            if error.status is not errors.Status.RESOURCE_EXHAUSTED:
+                raise
+            why = str(error)
         if any(partner is not None for partner in partner_of):
             sent = part if partner_of[rank] is not None else part[:0]
             splits = [sent.nbytes if r == partner_of[rank] else 0 for r in range(len(brings))]
@@ -200,7 +204,13 @@ class OwnState:
         self._versions[self._newest] = _Version(
             rank, len(brings), parts, {r: brings[r].checksum for r in parts}, arena
         )
-        Operation(c.BARRIER, Output.NONE, f"{name}.kept", global_process_set).execute(None)
+        # Nobody comes behind this before all have come here.
+        for other, said in enumerate(_objects.allgather_object(why, f"{name}.kept")):
+            if said:
+                del self._versions[self._newest]
+                raise MemoryError(
+                    f"elastic state {name}: rank {other} can't open its neighbors' parts: {said}"
+                )
         self._current = self._newest
 
     def keep(self) -> int:
@@ -220,6 +230,11 @@ class OwnState:
     def load(self, number: int) -> None:
         """Goes back to what was kept."""
         version = self._versions[number]
+        if version.arena is not None and version.arena.is_of_parent:
+            raise errors.NotInitializedError(
+                "elastic state: a forked child does not have what its parent has kept",
+                errors.Status.FAILED_PRECONDITION,
+            )
         self._unpack(version.parts[version.rank], version.rank, version.size)
         self._current = number
 
@@ -334,9 +349,14 @@ class Sharded(OwnState):
         self, total: int, dtype: Any = "float32", *, device: Any = None, redundancy: str = "rank"
     ) -> None:
         super().__init__(redundancy)
-        if total < 0:
+        self.total = operator.index(total)
+        if self.total < 0:
             raise ValueError(f"total is {total}; it is a number of elements")
-        self.total = total
+        if not _is_torchs(dtype):
+            import numpy as np
+
+            if np.dtype(dtype).hasobject:
+                raise ValueError("dtype is object; a Sharded has numbers: put objects into an Own")
         self._dtype = dtype
         self._device = device
         #: The first element of this rank's part.
@@ -366,6 +386,11 @@ class Sharded(OwnState):
         import numpy as np
 
         fresh = self._zeros(0)
+        if not isinstance(self.local, type(fresh)):
+            raise ValueError(
+                f"{self!r}: local has become a {type(self.local).__name__}: it is a "
+                f"{type(fresh).__name__} of {self.end - self.begin} elements of {fresh.dtype}"
+            )
         if self.local.dtype != fresh.dtype or tuple(self.local.shape) != (self.end - self.begin,):
             raise ValueError(
                 f"{self!r}: local has become {tuple(self.local.shape)} of {self.local.dtype}: it "

@@ -385,9 +385,10 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     * when ranks are about to change (`HostsUpdatedInterrupt`): from the state as it is. If ranks
       only left, it is not synced.
 
-    Before that it calls the state's reset callbacks. Any other exception ends this rank, and so do
-    errors that another membership would have again, such as a MismatchError. A rank whose host is
-    taken away ends with status 0 (SystemExit).
+    Before that it calls the state's reset callbacks. Any other exception ends this rank. So do
+    errors that another membership would have again, such as a MismatchError, and an error of the
+    library's own other than a loss that comes a second time without a commit between. A rank whose
+    host is taken away ends with status 0 (SystemExit).
 
     A process that comes later runs the program from its beginning, and comes in here: until then
     its operations are as in a world of one, and `rank()` and `size()` say what they will be, if
@@ -420,6 +421,7 @@ def run_with(func: Callable[..., Any], around: Around) -> Callable[..., Any]:
         if _context.membership_info().number == 0:  # a newcomer, which has built everything by now
             _regroup(state)
         is_first, wants_sync = True, True
+        failed_at = -1  # commits, when an error that another membership may cure came
         while True:
             if not is_first:
                 _regroup(state)
@@ -435,6 +437,10 @@ def run_with(func: Callable[..., Any], around: Around) -> Callable[..., Any]:
                     raise
                 wants_sync = not change.skip_sync
             except errors.RuedaError as error:
+                if not isinstance(error, errors.AbortedError):
+                    if failed_at == state._commits:  # it did not
+                        raise
+                    failed_at = state._commits
                 _check_goes_on(error)
                 state.restore()
                 wants_sync = True

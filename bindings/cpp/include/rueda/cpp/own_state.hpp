@@ -159,9 +159,10 @@ enum class Redundancy {
 ///
 /// Each exchange gives the contents of all ranks a number, under which a rank keeps its own in
 /// memory that the other ranks of its host open. Where there is none that stays, or where a whole
-/// host may be lost, a partner gets a copy. It ends with a barrier: once any rank has come behind
-/// that, all have kept that number. So all can go back to what any of them may go back to: to the
-/// one before, until the next exchange is over. What all have dropped is written over by the next.
+/// host may be lost, a partner gets a copy. It ends where all wait for all: once any rank has come
+/// behind that, all have kept that number. So all can go back to what any of them may go back to:
+/// to the one before, until the next exchange is over. What all have dropped is written over by the
+/// next.
 class OwnState {
  public:
   OwnState(const OwnState&) = delete;
@@ -420,11 +421,17 @@ inline void OwnState::Exchange(const std::string& name) {
   for (const Brings& each : brings) newest_ = std::max(newest_, each.newest);
   ++newest_;
   Version version = {rank, static_cast<int>(brings.size()), {}, {}, room.size};
+  std::string why;
   for (const int neighbor : mine.neighbors) {
     const Brings& theirs = brings[static_cast<size_t>(neighbor)];
     const void* memory = nullptr;
-    detail::Check(
-        rueda_mem_open(detail::Current(), neighbor, theirs.offset, theirs.bytes, &memory));
+    const rueda_status status =
+        rueda_mem_open(detail::Current(), neighbor, theirs.offset, theirs.bytes, &memory);
+    if (status == RUEDA_RESOURCE_EXHAUSTED) {
+      why = rueda_last_error();
+      break;
+    }
+    detail::Check(status);
     version.parts[neighbor] = detail::SharedBytes(memory, theirs.bytes);
   }
   if (std::any_of(partners.begin(), partners.end(), [](int partner) { return partner >= 0; })) {
@@ -449,7 +456,15 @@ inline void OwnState::Exchange(const std::string& name) {
     version.sums[whose] = brings[static_cast<size_t>(whose)].sum;
   }
   versions_[newest_] = std::move(version);
-  detail::Execute(detail::CallOf(RUEDA_BARRIER, Options{.name = name + ".kept"}), nullptr);
+  // Nobody comes behind this before all have come here.
+  const std::vector<std::string> all = allgather_object(why, {.name = name + ".kept"});
+  for (size_t other = 0; other < all.size(); ++other) {
+    if (all[other].empty()) continue;
+    versions_.erase(newest_);
+    throw Error(RUEDA_RESOURCE_EXHAUSTED, "elastic state " + name + ": rank " +
+                                              std::to_string(other) +
+                                              " can't open its neighbors' parts: " + all[other]);
+  }
   current_ = newest_;
 }
 
