@@ -131,7 +131,7 @@ absl::Status Open(rueda_context* context, Rank rank, uint64_t offset, size_t byt
   }
   const std::shared_ptr<SharedMemory>& memory =
       world.neighbourhood.arenas[static_cast<size_t>(local)];
-  if (offset > memory->bytes() || bytes > memory->bytes() - offset) {
+  if (offset >= memory->bytes() || bytes > memory->bytes() - offset) {
     return absl::InvalidArgumentError(absl::StrCat("rueda_mem_open: ", bytes, " bytes at ", offset,
                                                    ": rank ", rank, " has ", memory->bytes(),
                                                    " bytes for such memory"));

@@ -141,11 +141,22 @@ SUMS = [
     (np.array([-1, 1]), [0]),
     ([np.array([None]), "words", 5, None], []),
 ]
+SELF: list[object] = [np.array([7])]
+SELF.append(SELF)
+SUMS.append((SELF, [7]))
 
 
 @pytest.mark.parametrize(("value", "sums"), SUMS)
 def test_sums_are_of_words(value, sums):
     assert sums_of(value) == sums
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
+def test_sums_of_jaxs_arrays():
+    import jax
+
+    numbers = np.arange(5, dtype=np.float32)
+    assert sums_of([jax.numpy.asarray(numbers), jax.random.key(0)]) == sums_of(numbers)
 
 
 @needs_torch
@@ -161,7 +172,8 @@ def test_sums_of_tensors_are_those_of_arrays():
         assert sums_of(tensor) == sums_of(tensor.view(torch.uint8).numpy())
     turned = torch.complex(numbers, numbers)
     assert sums_of(turned.conj()) == sums_of(turned.conj().resolve_conj())
-    assert sums_of([numbers.to_sparse(), torch.empty(3, device="meta")]) == []
+    lazy = torch.nn.LazyLinear(3).weight
+    assert sums_of([numbers.to_sparse(), torch.empty(3, device="meta"), lazy]) == []
 
 
 def test_what_cannot_be_copied_is_named(world):
@@ -602,6 +614,32 @@ def test_torch_sync_gives_all_ranks_the_sources(on_threads, monkeypatch):
     model, optimizer = model_and_optimizer()
     a_step(model, optimizer)
     assert all(same(result, (everything(model, optimizer), 1)) for result in results)
+
+
+@needs_torch
+def test_torch_sync_gives_all_ranks_the_sources_extra_state(on_threads):
+    """Of tensors, too; what a module makes of it is not compared."""
+    import torch
+
+    import rueda.torch as hvd
+
+    class Counts(torch.nn.Linear):
+        def __init__(self):
+            super().__init__(1, 1)
+            self.counts = torch.full((2,), rueda.rank() + 1)
+
+        def get_extra_state(self):
+            return torch.cat([self.counts, torch.tensor([rueda.rank()])])
+
+        def set_extra_state(self, state):
+            self.counts = state[:2].clone()
+
+    def body():
+        model = Counts()
+        hvd.elastic.TorchState(model).sync()
+        assert model.counts.tolist() == [1, 1]
+
+    on_threads(2, body)
 
 
 @needs_torch

@@ -370,6 +370,47 @@ def test_who_cannot_open_what_others_have_fails_the_commit_of_all(on_threads, mo
     on_threads(3, body)
 
 
+def test_what_some_rank_may_go_back_to_stays(on_threads):
+    """Rank 0 has come behind the end of an exchange, and kept it; the others have not yet."""
+
+    def body():
+        own = elastic.Own(1)
+        for value in (1, 2):
+            own.value = value
+            own.exchange("own")
+            own.keep()
+        own.value = 3
+        own.exchange("own")
+        if rueda.rank() == 0:
+            own.keep()
+        own.exchange("own")  # tells that the others have kept 2 alone
+        if rueda.rank() == 0:
+            own.keep()
+        assert 2 in own._versions
+        own.keep()
+        own.exchange("own")
+        own.keep()
+        assert 2 not in own._versions
+
+    on_threads(3, body)
+
+
+def test_what_a_loss_interrupts_is_not_freed(world, monkeypatch):
+    """As that waits for ranks that are stopped; it is used by the next."""
+    shard = elastic.Sharded(3)
+
+    def lost(*args):
+        raise errors.AbortedError("lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_own_state._objects, "allgather_object", lost)
+        with pytest.raises(errors.AbortedError):
+            shard.exchange("shard")
+    (arena,) = shard._spare
+    shard.exchange("shard")
+    assert shard._versions[shard._current].arena is arena and not shard._spare
+
+
 def test_what_a_sharded_is_made_of(world):
     with pytest.raises(ValueError, match="put objects into an Own"):
         elastic.Sharded(3, object)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import sys
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -47,7 +48,7 @@ class _Shared:
         return self.is_of_parent and 0 <= address - self._address < self.nbytes
 
     def __del__(self) -> None:
-        if self._address != 0:
+        if self._address != 0 and not sys.is_finalizing():  # all goes with the process
             lib.rueda_mem_free(self._address)
 
 

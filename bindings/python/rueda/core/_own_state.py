@@ -48,6 +48,7 @@ class _Brings(NamedTuple):
     neighbors: list[int]
     host: str
     newest: int
+    kept: int
     leaving: list[int]  # the ranks that it knows to leave
 
 
@@ -100,7 +101,8 @@ class OwnState:
         self._current = 0  # the number of what the contents are, or come from
         self._kept = 0  # what restore() goes back to
         self._newest = 0
-        self._spare: list[Arena] = []  # of what was dropped
+        self._kept_by_all = 0  # by each of them, as of the last exchange; or more
+        self._spare: list[Arena] = []  # that no version has
 
     # ---- of those who derive from it ----
 
@@ -119,19 +121,29 @@ class OwnState:
         raise NotImplementedError
 
     def _shared(self, part: _Bytes) -> tuple[Arena, _Bytes]:
-        """A copy, in memory that the neighbors open."""
+        """A copy, in memory that the neighbors open. That is spare until a version has it: after a
+        loss none is freed before the regroup, as that waits for ranks that are stopped."""
         nbytes = part.nbytes
         fitting = [arena for arena in self._spare if nbytes <= arena.nbytes <= 2 * nbytes + 65536]
-        self._spare.clear()
+        self._spare = fitting[:1]
         try:
             arena = fitting[0] if fitting else Arena(nbytes)
         except errors.RuedaError as error:
             if error.status is not errors.Status.RESOURCE_EXHAUSTED:
                 raise
             raise MemoryError(f"{nbytes} bytes: {error}") from error
+        self._spare = [arena]
         copy = _array(arena.memory(), nbytes)
         copy[:] = part
         return arena, copy
+
+    def _check_process(self) -> None:
+        arenas = [version.arena for version in self._versions.values()] + self._spare
+        if any(arena is not None and arena.is_of_parent for arena in arenas):
+            raise errors.NotInitializedError(
+                "elastic state: a forked child does not have what its parent has kept",
+                errors.Status.FAILED_PRECONDITION,
+            )
 
     # ---- for elastic.State ----
 
@@ -144,6 +156,7 @@ class OwnState:
         """
         import numpy as np
 
+        self._check_process()
         part: _Bytes = np.empty(0, np.uint8)
         arena: Arena | None = None
         failure: Exception | None = None
@@ -161,6 +174,7 @@ class OwnState:
                 _context.neighbor_ranks(),
                 os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname(),
                 self._newest,
+                self._kept,
                 _context.leaving_ranks(),
             ),
             f"{name}.sizes",
@@ -204,37 +218,38 @@ class OwnState:
         self._versions[self._newest] = _Version(
             rank, len(brings), parts, {r: brings[r].checksum for r in parts}, arena
         )
+        self._spare.clear()
         # Nobody comes behind this before all have come here.
         for other, said in enumerate(_objects.allgather_object(why, f"{name}.kept")):
             if said:
-                del self._versions[self._newest]
+                self._drop(self._newest)
                 raise MemoryError(
                     f"elastic state {name}: rank {other} can't open its neighbors' parts: {said}"
                 )
         self._current = self._newest
+        self._kept_by_all = min(each.kept for each in brings)
+
+    def _drop(self, number: int) -> None:
+        arena = self._versions.pop(number).arena
+        if arena is not None:
+            self._spare.append(arena)
 
     def keep(self) -> int:
-        """The number of the contents. Those before the last one that it has returned go."""
+        """The number of the contents. Those go to which no rank may go back."""
         if self._current not in self._versions:  # nobody has asked the others yet
             part, rank = self._pack().copy(), _context.rank()
             self._versions[self._current] = _Version(
                 rank, _context.size(), {rank: part}, {rank: sums_of(part)[0]}, None
             )
-        for number in [number for number in self._versions if number < self._kept]:
-            arena = self._versions.pop(number).arena
-            if arena is not None:
-                self._spare.append(arena)
+        for number in [number for number in self._versions if number < self._kept_by_all]:
+            self._drop(number)
         self._kept = self._current
         return self._kept
 
     def load(self, number: int) -> None:
         """Goes back to what was kept."""
+        self._check_process()
         version = self._versions[number]
-        if version.arena is not None and version.arena.is_of_parent:
-            raise errors.NotInitializedError(
-                "elastic state: a forked child does not have what its parent has kept",
-                errors.Status.FAILED_PRECONDITION,
-            )
         self._unpack(version.parts[version.rank], version.rank, version.size)
         self._current = number
 
@@ -244,6 +259,7 @@ class OwnState:
         Raises:
             LostStateError: of some rank of then, on all ranks.
         """
+        self._check_process()
         number = _objects.broadcast_object(self._current, root, f"{name}.number")
         membership = _context.membership_info()
         is_new = 0 < membership.survivors <= _context.rank()

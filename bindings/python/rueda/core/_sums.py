@@ -9,9 +9,9 @@ from typing import Any
 def sums_of(value: Any) -> list[int]:
     """One of each array (NumPy, JAX) and tensor (torch) in the value and the dicts, lists and
     tuples within it, in their order. Of 8-byte words modulo 2^64: any change of one word changes
-    it. What is something else has none."""
+    it. What is something else has none, such as sparse or quantized tensors and keys of JAX."""
     found: list[Any] = []
-    _collect(value, found)
+    _collect(value, found, set())
     places: dict[Any, list[int]] = {}
     for place, each in enumerate(found):
         if not isinstance(each, int):
@@ -23,22 +23,41 @@ def sums_of(value: Any) -> list[int]:
     return [each % 2**64 for each in found]
 
 
-def _collect(value: Any, found: list[Any]) -> None:
-    if isinstance(value, dict):
-        for each in value.values():
-            _collect(each, found)
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            _collect(each, found)
-    elif (torch := sys.modules.get("torch")) is not None and isinstance(value, torch.Tensor):
-        if value.layout is torch.strided and value.device.type != "meta":
+_PLAIN = (int, float, str, bytes, type(None))
+
+
+def _collect(value: Any, found: list[Any], seen: set[int]) -> None:
+    if isinstance(value, _PLAIN):
+        return
+    if isinstance(value, (dict, list, tuple)):
+        if id(value) not in seen:  # it may contain itself
+            seen.add(id(value))
+            for each in value.values() if isinstance(value, dict) else value:
+                _collect(each, found, seen)
+        return
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        if _is_plain_tensor(value, torch):
             found.append(_of_tensor(value, torch))
-    elif (numpy := sys.modules.get("numpy")) is not None:
-        jax = sys.modules.get("jax")
-        if jax is not None and isinstance(value, jax.Array) and value.is_fully_addressable:
-            value = numpy.asarray(value)
-        if isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
-            found.append(_of_array(value, numpy))
+        return
+    numpy, jax = sys.modules.get("numpy"), sys.modules.get("jax")
+    if numpy is None:
+        return
+    is_jaxs = jax is not None and isinstance(value, jax.Array)
+    if is_jaxs and isinstance(value.dtype, numpy.dtype) and value.is_fully_addressable:
+        value = numpy.asarray(value)
+    if isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
+        found.append(_of_array(value, numpy))
+
+
+def _is_plain_tensor(tensor: Any, torch: Any) -> bool:
+    """Subclasses may have their bytes elsewhere."""
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.layout is torch.strided
+        and tensor.device.type != "meta"
+        and not tensor.is_quantized
+    )
 
 
 def _of_array(array: Any, numpy: Any) -> int:

@@ -173,7 +173,7 @@ class OwnState {
   /// RUEDA_RESOURCE_EXHAUSTED on all ranks: one has too little memory; what was kept before
   /// remains.
   void Exchange(const std::string& name);
-  /// For State: the contents are what Restore goes back to. Those before the last ones go.
+  /// For State: the contents are what Restore goes back to. Those go to which no rank may go back.
   void Keep();
   /// For State: goes back to what was kept.
   void Restore() { Load(kept_); }
@@ -212,6 +212,7 @@ class OwnState {
     uint64_t sum = 0;
     uint64_t offset = 0;  // of its part, for its neighbors
     uint64_t newest = 0;
+    uint64_t kept = 0;
     std::vector<int> neighbors;
     std::vector<int> leaving;  // ranks that it knows to leave
     std::string host;
@@ -234,6 +235,7 @@ class OwnState {
     current_ = number;
   }
   Room RoomFor(size_t bytes);
+  void Drop(std::map<uint64_t, Version>::iterator it);
   static std::vector<Brings> Tell(const Brings& mine, const std::string& name);
   static std::vector<Offer> TellOffer(const Version* version, const std::string& name);
   static std::vector<int> HoldersOf(const std::vector<Offer>& offers, int size);
@@ -248,13 +250,14 @@ class OwnState {
   uint64_t current_ = 0;  // the number of what the contents are, or come from
   uint64_t kept_ = 0;     // what Restore goes back to
   uint64_t newest_ = 0;
-  std::vector<Room> spare_;  // of what was dropped
+  uint64_t kept_by_all_ = 0;  // by each of them, as of the last exchange; or more
+  std::vector<Room> spare_;   // that no version has
 };
 
 inline std::vector<OwnState::Brings> OwnState::Tell(const Brings& mine, const std::string& name) {
   std::string words;
   for (const uint64_t word :
-       {uint64_t{mine.has_room}, mine.bytes, mine.sum, mine.offset, mine.newest}) {
+       {uint64_t{mine.has_room}, mine.bytes, mine.sum, mine.offset, mine.newest, mine.kept}) {
     detail::AppendNumber(word, &words);
   }
   detail::AppendNumbers(mine.neighbors, &words);
@@ -268,6 +271,7 @@ inline std::vector<OwnState::Brings> OwnState::Tell(const Brings& mine, const st
     one.sum = detail::TakeNumber(&rest);
     one.offset = detail::TakeNumber(&rest);
     one.newest = detail::TakeNumber(&rest);
+    one.kept = detail::TakeNumber(&rest);
     one.neighbors = detail::TakeNumbers(&rest);
     one.leaving = detail::TakeNumbers(&rest);
     one.host = rest;
@@ -366,20 +370,24 @@ inline std::vector<int> OwnState::Partners(const std::vector<Brings>& brings) co
   return partners;
 }
 
-// Of what was dropped, or new.
+// It is spare until a version has it: after a loss none is freed before the regroup, as that waits
+// for ranks that are stopped.
 inline OwnState::Room OwnState::RoomFor(size_t bytes) {
   constexpr size_t kWaste = 65'536;
   const auto it = std::find_if(spare_.begin(), spare_.end(), [&](const Room& room) {
     return bytes <= room.size && room.size <= 2 * bytes + kWaste;
   });
-  Room room;
-  if (it != spare_.end()) room = std::move(*it);
+  if (it != spare_.end()) {
+    spare_ = {Room(*it)};
+    return spare_.front();
+  }
   spare_.clear();
-  if (room.size > 0) return room;
+  Room room;
   room.size = std::max<size_t>(bytes, 1);
   void* memory = nullptr;
   detail::Check(rueda_mem_alloc(detail::Current(), room.size, &memory));
   room.bytes = detail::SharedBytes(memory, room.size);
+  spare_ = {room};
   return room;
 }
 
@@ -402,6 +410,7 @@ inline void OwnState::Exchange(const std::string& name) {
     mine.has_room = false;
   }
   mine.newest = newest_;
+  mine.kept = kept_;
   mine.neighbors = detail::RanksOf(rueda_neighbor_ranks);
   mine.leaving = detail::RanksOf(rueda_leaving_ranks);
   const char* const given = std::getenv("HOROVOD_HOSTNAME");
@@ -456,16 +465,29 @@ inline void OwnState::Exchange(const std::string& name) {
     version.sums[whose] = brings[static_cast<size_t>(whose)].sum;
   }
   versions_[newest_] = std::move(version);
+  spare_.clear();
   // Nobody comes behind this before all have come here.
   const std::vector<std::string> all = allgather_object(why, {.name = name + ".kept"});
   for (size_t other = 0; other < all.size(); ++other) {
     if (all[other].empty()) continue;
-    versions_.erase(newest_);
+    Drop(versions_.find(newest_));
     throw Error(RUEDA_RESOURCE_EXHAUSTED, "elastic state " + name + ": rank " +
                                               std::to_string(other) +
                                               " can't open its neighbors' parts: " + all[other]);
   }
   current_ = newest_;
+  kept_by_all_ = kept_;
+  for (const Brings& each : brings) kept_by_all_ = std::min(kept_by_all_, each.kept);
+}
+
+inline void OwnState::Drop(std::map<uint64_t, Version>::iterator it) {
+  const Version& version = it->second;
+  if (version.room > 0) {
+    detail::SharedBytes bytes = version.parts.at(version.rank);
+    bytes.view = {bytes.view.data(), version.room};
+    spare_.push_back({std::move(bytes), version.room});
+  }
+  versions_.erase(it);
 }
 
 inline void OwnState::Keep() {
@@ -476,14 +498,7 @@ inline void OwnState::Keep() {
     versions_[current_] = {
         rank, rueda::size(), {{rank, part}}, {{rank, detail::FingerprintOf(part.view)}}, 0};
   }
-  const auto end = versions_.lower_bound(kept_);
-  for (auto it = versions_.begin(); it != end; it = versions_.erase(it)) {
-    const Version& version = it->second;
-    if (version.room == 0) continue;
-    detail::SharedBytes bytes = version.parts.at(version.rank);
-    bytes.view = {bytes.view.data(), version.room};
-    spare_.push_back({std::move(bytes), version.room});
-  }
+  while (versions_.begin()->first < kept_by_all_) Drop(versions_.begin());
   kept_ = current_;
 }
 

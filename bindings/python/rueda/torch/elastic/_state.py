@@ -17,6 +17,9 @@ from rueda.torch._functions import (
 )
 from rueda.torch.elastic._sampler import ElasticSampler
 
+#: How keys of a state_dict end whose values are from get_extra_state.
+_EXTRA = "_extra_state"
+
 
 class _Model(Kind):
     def keep(self, value: Any) -> Any:
@@ -27,11 +30,15 @@ class _Model(Kind):
 
     def sync(self, value: Any, root: int, name: str) -> None:
         state = value.state_dict()
-        broadcast_parameters(state, root)
-        others = {key: item for key, item in state.items() if not torch.is_tensor(item)}
-        if others:  # get_extra_state
+        others = {key: item for key, item in state.items() if key.endswith(_EXTRA)}
+        broadcast_parameters({key: item for key, item in state.items() if key not in others}, root)
+        if others:
             state.update(core.broadcast_object(others, root, name))
             value.load_state_dict(state)
+
+    def replicated(self, value: Any, kept: Any) -> Any:
+        # What a module takes of its extra state is its own business.
+        return [item for key, item in kept.items() if not key.endswith(_EXTRA)]
 
 
 class _Optimizer(Kind):
@@ -43,6 +50,11 @@ class _Optimizer(Kind):
 
     def sync(self, value: Any, root: int, name: str) -> None:
         broadcast_optimizer_state(value, root)
+
+    def replicated(self, value: Any, kept: Any) -> Any:
+        # What a hook or a subclass makes of its state is its own business.
+        state, plain = kept
+        return [state["state"][i] for i in plain]
 
 
 class _Sampler(Kind):
