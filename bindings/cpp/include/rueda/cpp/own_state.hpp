@@ -189,7 +189,7 @@ class OwnState {
     int size = 1;
     std::map<int, detail::SharedBytes> parts;  ///< by the rank whose they are
     std::map<int, uint64_t> sums;              ///< their checksums
-    size_t room = 0;                           ///< bytes that this rank's part may have
+    detail::SharedBytes room;                  ///< from rueda_mem_alloc, where this rank's is
   };
 
   explicit OwnState(Redundancy redundancy) : redundancy_(redundancy) {}
@@ -223,18 +223,13 @@ class OwnState {
     int size = 0;
     std::set<int> parts;
   };
-  // Memory from rueda_mem_alloc.
-  struct Room {
-    detail::SharedBytes bytes;
-    size_t size = 0;
-  };
 
   void Load(uint64_t number) {
     const Version& version = versions_.at(number);
     Unpack(version.parts.at(version.rank).view, version.rank, version.size);
     current_ = number;
   }
-  Room RoomFor(size_t bytes);
+  detail::SharedBytes RoomFor(size_t bytes);
   void Drop(std::map<uint64_t, Version>::iterator it);
   static std::vector<Brings> Tell(const Brings& mine, const std::string& name);
   static std::vector<Offer> TellOffer(const Version* version, const std::string& name);
@@ -250,8 +245,8 @@ class OwnState {
   uint64_t current_ = 0;  // the number of what the contents are, or come from
   uint64_t kept_ = 0;     // what Restore goes back to
   uint64_t newest_ = 0;
-  uint64_t kept_by_all_ = 0;  // by each of them, as of the last exchange; or more
-  std::vector<Room> spare_;   // that no version has
+  uint64_t kept_by_all_ = 0;                // by each of them, as of the last exchange; or more
+  std::vector<detail::SharedBytes> spare_;  // rooms that no version has
 };
 
 inline std::vector<OwnState::Brings> OwnState::Tell(const Brings& mine, const std::string& name) {
@@ -372,37 +367,37 @@ inline std::vector<int> OwnState::Partners(const std::vector<Brings>& brings) co
 
 // It is spare until a version has it: after a loss none is freed before the regroup, as that waits
 // for ranks that are stopped.
-inline OwnState::Room OwnState::RoomFor(size_t bytes) {
+inline detail::SharedBytes OwnState::RoomFor(size_t bytes) {
   constexpr size_t kWaste = 65'536;
-  const auto it = std::find_if(spare_.begin(), spare_.end(), [&](const Room& room) {
-    return bytes <= room.size && room.size <= 2 * bytes + kWaste;
+  const auto it = std::find_if(spare_.begin(), spare_.end(), [&](const detail::SharedBytes& room) {
+    return bytes <= room.view.size() && room.view.size() <= 2 * bytes + kWaste;
   });
-  if (it != spare_.end()) {
-    spare_ = {Room(*it)};
-    return spare_.front();
-  }
+  detail::SharedBytes room;
+  if (it != spare_.end()) room = *it;
   spare_.clear();
-  Room room;
-  room.size = std::max<size_t>(bytes, 1);
-  void* memory = nullptr;
-  detail::Check(rueda_mem_alloc(detail::Current(), room.size, &memory));
-  room.bytes = detail::SharedBytes(memory, room.size);
+  if (room.owner == nullptr) {
+    const size_t size = std::max<size_t>(bytes, 1);
+    void* memory = nullptr;
+    detail::Check(rueda_mem_alloc(detail::Current(), size, &memory));
+    room = detail::SharedBytes(memory, size);
+  }
   spare_ = {room};
   return room;
 }
 
 inline void OwnState::Exchange(const std::string& name) {
   Brings mine;
-  Room room;
+  detail::SharedBytes room, own;
   try {
     std::string scratch;
     const std::string_view part = Pack(&scratch);
     mine.bytes = part.size();
     room = RoomFor(part.size());
-    std::copy(part.begin(), part.end(), const_cast<char*>(room.bytes.view.data()));
-    detail::Check(rueda_mem_offset(room.bytes.view.data(), &mine.offset));
-    room.bytes.view = room.bytes.view.substr(0, part.size());
-    mine.sum = detail::FingerprintOf(room.bytes.view);
+    std::copy(part.begin(), part.end(), const_cast<char*>(room.view.data()));
+    detail::Check(rueda_mem_offset(room.view.data(), &mine.offset));
+    own = room;
+    own.view = own.view.substr(0, part.size());
+    mine.sum = detail::FingerprintOf(own.view);
   } catch (const std::bad_alloc&) {
     mine.has_room = false;
   } catch (const Error& error) {
@@ -429,7 +424,7 @@ inline void OwnState::Exchange(const std::string& name) {
   const int rank = rueda::rank();
   for (const Brings& each : brings) newest_ = std::max(newest_, each.newest);
   ++newest_;
-  Version version = {rank, static_cast<int>(brings.size()), {}, {}, room.size};
+  Version version = {rank, static_cast<int>(brings.size()), {}, {}, room};
   std::string why;
   for (const int neighbor : mine.neighbors) {
     const Brings& theirs = brings[static_cast<size_t>(neighbor)];
@@ -451,7 +446,7 @@ inline void OwnState::Exchange(const std::string& name) {
     SplitOptions options;
     options.name = name + ".parts";
     options.splits = splits;
-    const auto received = alltoall(detail::BytesIn(room.bytes.view, sent), options);
+    const auto received = alltoall(detail::BytesIn(own.view, sent), options);
     const char* next = reinterpret_cast<const char*>(received.tensor.data());
     for (size_t other = 0; other < brings.size(); ++other) {
       if (partners[other] != rank) continue;
@@ -460,7 +455,7 @@ inline void OwnState::Exchange(const std::string& name) {
       next += brings[other].bytes;
     }
   }
-  version.parts[rank] = room.bytes;
+  version.parts[rank] = own;
   for (const auto& [whose, bytes] : version.parts) {
     version.sums[whose] = brings[static_cast<size_t>(whose)].sum;
   }
@@ -481,12 +476,7 @@ inline void OwnState::Exchange(const std::string& name) {
 }
 
 inline void OwnState::Drop(std::map<uint64_t, Version>::iterator it) {
-  const Version& version = it->second;
-  if (version.room > 0) {
-    detail::SharedBytes bytes = version.parts.at(version.rank);
-    bytes.view = {bytes.view.data(), version.room};
-    spare_.push_back({std::move(bytes), version.room});
-  }
+  if (it->second.room.owner != nullptr) spare_.push_back(std::move(it->second.room));
   versions_.erase(it);
 }
 
@@ -496,7 +486,7 @@ inline void OwnState::Keep() {
     std::string scratch;
     const detail::SharedBytes part{std::string(Pack(&scratch))};
     versions_[current_] = {
-        rank, rueda::size(), {{rank, part}}, {{rank, detail::FingerprintOf(part.view)}}, 0};
+        rank, rueda::size(), {{rank, part}}, {{rank, detail::FingerprintOf(part.view)}}, {}};
   }
   while (versions_.begin()->first < kept_by_all_) Drop(versions_.begin());
   kept_ = current_;
