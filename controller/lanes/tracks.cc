@@ -51,8 +51,8 @@ void SetTrack(Request* request, size_t part, uint32_t track) {
 
 }  // namespace
 
-void Tracks::Forget() {
-  file_ = timeline_->began();
+void Tracks::Begin(Nanos file) {
+  file_ = file;
   next_track_ = 1;
   buckets_ = 0;
   named_.clear();
@@ -119,7 +119,6 @@ uint32_t Tracks::NewTrack(std::string name) {
 }
 
 void Tracks::TellBucket(const Lane& lane, Queue queue, const LaneBucket& bucket) {
-  BeginFile();
   const auto number_of_queue =
       static_cast<size_t>(queue) * kProcessSetsMax + static_cast<size_t>(lane.set());
   const uint32_t track = kFirstLaneTrack + static_cast<uint32_t>(number_of_queue);
@@ -179,7 +178,6 @@ void Tracks::TellBucket(const Lane& lane, Queue queue, const LaneBucket& bucket)
 
 // What no bucket has told: an operation that was never ordered, and one that failed on its way.
 void Tracks::TellEnd(Request* request) {
-  BeginFile();
   if (request->submitted_at < file_) return;
   const Nanos now = MonotonicNow();
   const size_t parts = PartsOf(*request);

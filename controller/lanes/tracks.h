@@ -21,8 +21,7 @@ class Tracks {
 
   // The request is ordered, under `id`.
   void Ordered(Request* request, TensorId id) {
-    if (!timeline_->on()) return;
-    BeginFile();
+    if (!IsOn()) return;
     const uint32_t slot = TensorTable::SlotOf(id);
     if (slot < named_.size() && named_[slot].id == id) {
       request->track = named_[slot].track;
@@ -33,12 +32,12 @@ class Tracks {
   }
   // The lane has done with a bucket; none of its requests has ended by it yet.
   void BucketDone(const Lane& lane, Queue queue, const LaneBucket& bucket) {
-    if (timeline_->on()) TellBucket(lane, queue, bucket);
+    if (IsOn()) TellBucket(lane, queue, bucket);
   }
   // The request ends, with what its status says.
   void Ended(Request* request) {
     const bool told = request->ordered_at != 0 && request->status.ok();  // by its buckets
-    if (!told && timeline_->on()) TellEnd(request);
+    if (!told && IsOn()) TellEnd(request);
   }
   // Something that is no operation's; `name` is a literal.
   void Note(const char* name, std::string text) {
@@ -53,10 +52,15 @@ class Tracks {
     std::vector<uint32_t> more;
   };
 
-  void BeginFile() {
-    if (file_ != timeline_->began()) Forget();
+  // With what is kept of the file that the timeline writes. The timeline may stop at any moment, and
+  // still takes what is told then: it goes into the file that was there here.
+  bool IsOn() {
+    const Nanos file = timeline_->began();
+    if (file == kForever) return false;
+    if (file != file_) Begin(file);
+    return true;
   }
-  void Forget();
+  void Begin(Nanos file);
   void FindTracks(Request* request, TensorId id);
   void FindTracksOfUnnamed(Request* request);
   void FindTracksByName(Request* request);
