@@ -13,8 +13,9 @@ void FailureDetector::OnLinkLost(Rank rank, std::string how, bool same_host, Nan
                      now + (same_host ? kVerdictPatience : kRemoteVerdictPatience)};
 }
 
-void FailureDetector::OnSilence(Rank rank, std::string how, Nanos now) {
-  OnLinkLost(rank, std::move(how), /*same_host=*/true, now);
+void FailureDetector::OnLost(Rank rank, std::string how, Nanos now) {
+  if (suspects_a_rank() && suspect_->rank != rank) return;
+  suspect_ = Suspect{rank, std::move(how), now, now};
 }
 
 void FailureDetector::OnConnectionLost(std::string how, Nanos now) {

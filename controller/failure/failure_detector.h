@@ -56,8 +56,9 @@ class FailureDetector {
 
   // The connection to `rank` broke.
   void OnLinkLost(Rank rank, std::string how, bool same_host, Nanos now);
-  // `rank` has been silent, or stopped, for the limit.
-  void OnSilence(Rank rank, std::string how, Nanos now);
+  // `rank` has been silent, or stopped, for the limit, or the kernel says that it dies: no verdict
+  // that is still to come is worth waiting for.
+  void OnLost(Rank rank, std::string how, Nanos now);
   // A backend's connection broke.
   void OnConnectionLost(std::string how, Nanos now);
 

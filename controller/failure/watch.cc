@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "controller/bus/socket.h"
+#include "controller/failure/failure.h"
 #include "core/base/mutex.h"
 #include "core/base/process.h"
 #include "core/base/seconds.h"
@@ -45,8 +46,8 @@ Watch::Watch(std::vector<RoleLink>* links, Nanos limit, Nanos now)
       SetTcpPatience(each.link->fd(), limit > 0 ? limit + kTcpPatienceBeyond : kTcpPatienceAlone);
       remotes_.push_back({each.link.get()});
     } else {
-      neighbours_.push_back(
-          {each.link->peer(), each.pid, each.role == LinkRole::kLeader, end != nullptr});
+      neighbours_.push_back({each.link->peer(), each.pid, each.role == LinkRole::kLeader, end});
+      if (end != nullptr) look_who_dies_ = now;
     }
     ends_.push_back(std::move(end));
   }
@@ -96,6 +97,28 @@ void Watch::LookWhatReached(size_t remote, Nanos now) {
   each.reached = reached;
 }
 
+std::optional<Watch::Lost> Watch::Look(bool waiting, Nanos now) {
+  std::optional<Lost> lost;
+  if (waiting && now >= look_who_dies_) {
+    lost = WhoDies();
+    look_who_dies_ = now + kWhoDiesInterval;
+  }
+  if (!lost.has_value() && now >= liveness_.next()) lost = SendHeartbeatsAndCheck(waiting, now);
+  return lost;
+}
+
+std::optional<Watch::Lost> Watch::WhoDies() const {
+  for (const Neighbour& each : neighbours_) {
+    if (each.end == nullptr) continue;
+    const std::optional<int> status = WaitStatusOfDying(each.pid);
+    if (!status.has_value()) continue;
+    // Of one that has ended the connection tells, and its number may be another's by now.
+    pollfd ended = {each.end->fd.get(), POLLIN, 0};
+    if (poll(&ended, 1, 0) == 0) return Lost{each.rank, EndText(*status)};
+  }
+  return std::nullopt;
+}
+
 std::optional<Watch::Lost> Watch::SendHeartbeatsAndCheck(bool waiting, Nanos now) {
   liveness_.BeginLook(now);
   for (size_t i = 0; i < remotes_.size(); ++i) {
@@ -128,8 +151,8 @@ std::optional<Watch::Lost> Watch::SendHeartbeatsAndCheck(bool waiting, Nanos now
       return Lost{each.rank, "stopped by a signal for " + Seconds(*time)};
     }
     // A sandbox without pidfds.
-    if (each.pid > 0 && !each.has_end && HasEnded(each.pid)) {
-      return Lost{each.rank, "its process has ended"};
+    if (each.pid > 0 && each.end == nullptr && HasEnded(each.pid)) {
+      return Lost{each.rank, "its process has ended", /*has_just_ended=*/true};
     }
   }
   return std::nullopt;

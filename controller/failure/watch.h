@@ -3,6 +3,7 @@
 // is. Owner: the engine; the thread that holds the baton.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,26 +35,35 @@ class Watch {
   // Whether others may have missed this process, as it did not run.
   bool WasAway(Nanos now) const { return liveness_.WasAway(now); }
   // When to look; kForever: never. `waiting`: this rank has something under way. Else it does not
-  // matter to a rank whether its own leader is stopped, and it does not wake for that.
-  Nanos next(bool waiting) const { return waiting || has_others_ ? liveness_.next() : kForever; }
+  // matter to a rank whether its own leader is stopped, or anybody dies, and it does not wake for
+  // that.
+  Nanos next(bool waiting) const {
+    const Nanos next = waiting || has_others_ ? liveness_.next() : kForever;
+    return waiting ? std::min(next, look_who_dies_) : next;
+  }
 
   struct Lost {
     Rank rank;
     std::string how;
+    bool has_just_ended = false;  // the verdict may tell more
   };
-  // Sends heartbeats, and says whom it takes for lost.
-  std::optional<Lost> SendHeartbeatsAndCheck(bool waiting, Nanos now);
+  // Sends heartbeats, if it is time to, and says whom it takes for lost.
+  std::optional<Lost> Look(bool waiting, Nanos now);
 
  private:
+  // How long somebody who waits may be the last to know that a neighbour dies. A connection tells
+  // it within milliseconds if there is little memory to free.
+  static constexpr Nanos kWhoDiesInterval = 20 * kMillisecond;
+
+  struct End {
+    UniqueFd fd;
+    ClosedInChild closed_in_child;
+  };
   struct Neighbour {
     Rank rank;
     int pid;
     bool leads;  // this host
-    bool has_end;
-  };
-  struct End {
-    UniqueFd fd;
-    ClosedInChild closed_in_child;
+    std::shared_ptr<const End> end;
   };
   static std::shared_ptr<const End> OpenEnd(int pid);
   static std::shared_ptr<const End> ShareEnd(int pid);
@@ -66,9 +76,12 @@ class Watch {
     uint64_t reached = 0;  // bytes that it had acknowledged at the last look
   };
   void LookWhatReached(size_t remote, Nanos now);
+  std::optional<Lost> SendHeartbeatsAndCheck(bool waiting, Nanos now);
+  std::optional<Lost> WhoDies() const;
   std::vector<Remote> remotes_;
   std::vector<Neighbour> neighbours_;
   bool has_others_;  // than its own leader
+  Nanos look_who_dies_ = kForever;
   Liveness liveness_;
 };
 

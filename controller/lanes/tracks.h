@@ -52,8 +52,8 @@ class Tracks {
     std::vector<uint32_t> more;
   };
 
-  // With what is kept of the file that the timeline writes. The timeline may stop at any moment, and
-  // still takes what is told then: it goes into the file that was there here.
+  // Whether the timeline is on; then all below belongs to its file. It may stop at any moment, and
+  // still takes what is told then.
   bool IsOn() {
     const Nanos file = timeline_->began();
     if (file == kForever) return false;

@@ -47,6 +47,14 @@ void Authority::OnEnded(Slot slot, bool well, Nanos now, Actions* out) {
   TryCommit(now, out);
 }
 
+void Authority::OnDying(Slot slot, Nanos now, Actions* out) {
+  const auto it = processes_.find(slot);
+  if (it == processes_.end() || over_) return;
+  it->second.dies = true;
+  lost_some_ |= it->second.member;
+  TryCommit(now, out);
+}
+
 void Authority::OnAsk(Slot slot, const Ask& ask, Nanos now, Actions* out) {
   const auto it = processes_.find(slot);
   if (it == processes_.end()) return;
@@ -163,7 +171,8 @@ std::vector<Slot> Authority::Unreachable() const {
 int Authority::Waiting() const {
   return static_cast<int>(std::count_if(processes_.begin(), processes_.end(), [](const auto& each) {
     const Process& process = each.second;
-    return process.asked && !process.member && !process.withdrawn && !process.removed;
+    return process.asked && !process.member && !process.withdrawn && !process.removed &&
+           !process.dies;
   }));
 }
 

@@ -69,6 +69,8 @@ class Authority {
   void OnStarted(Slot slot, int host, Nanos now);
   // It is gone, or out of reach for good.
   void OnEnded(Slot slot, bool well, Nanos now, Actions* out);
+  // It does nothing any more, and its end is to come: nobody waits for that.
+  void OnDying(Slot slot, Nanos now, Actions* out);
   void OnAsk(Slot slot, const Ask& ask, Nanos now, Actions* out);
   // The process in the slot is to leave, as its host is taken away: with the next membership that
   // all members have agreed on and where they know of it, so that it can hand over what it has. If
@@ -104,18 +106,19 @@ class Authority {
     bool withdrawn = false;
     bool told_to_leave = false;  // the members were
     bool removed = false;
+    bool dies = false;
     Ask ask;
   };
 
   bool regrouping() const { return asked_since_ != kForever; }
   // Whether the next membership waits for it.
   bool MustAsk(const Process& process) const {
-    return !process.removed && (record_.number == 0 || process.member);
+    return !process.removed && !process.dies && (record_.number == 0 || process.member);
   }
   // Whether it is in the membership that would begin now.
   bool Stays(const Process& process) const {
     const bool leaves = process.withdrawn && !(process.member && IsKeptOn(process));
-    return process.asked && !leaves && !process.removed;
+    return process.asked && !leaves && !process.removed && !process.dies;
   }
   // Though it is withdrawn: the others would have no part in its leaving.
   bool IsKeptOn(const Process& process) const { return lost_some_ || !process.told_to_leave; }

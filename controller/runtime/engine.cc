@@ -274,7 +274,7 @@ bool Engine::AdvanceLanes() {
   std::string cause = absl::StrCat("rank ", world_.rank, ": ", moved.status().message());
   const std::optional<Rank> late = LostRank(moved.status());
   if (absl::IsDeadlineExceeded(moved.status()) && late.has_value()) {
-    detector_->OnSilence(*late, std::string(moved.status().message()), MonotonicNow());
+    detector_->OnLost(*late, std::string(moved.status().message()), MonotonicNow());
   } else if (absl::IsUnavailable(moved.status())) {
     detector_->OnConnectionLost(std::move(cause), MonotonicNow());
   } else {
@@ -356,7 +356,11 @@ void Engine::OnWatched(std::optional<Watch::Lost> lost) {
   if (!lost.has_value()) return;
   FollowPlan();  // it may have left, and ended since
   if (!goes_on() || left_.Contains(lost->rank)) return;
-  detector_->OnSilence(lost->rank, std::move(lost->how), MonotonicNow());
+  if (lost->has_just_ended) {
+    detector_->OnLinkLost(lost->rank, std::move(lost->how), /*same_host=*/true, now);
+  } else {
+    detector_->OnLost(lost->rank, std::move(lost->how), now);
+  }
 }
 
 // What another host says.

@@ -186,7 +186,7 @@ void Runtime::GuardArena() {
     arena_->AddGuard([page, memory = ours.neighbourhood.segment->memory(), rank = ranks[local],
                       pid = ours.infos[ranks[local]].pid]() -> std::string {
       if (page->left.load(std::memory_order_acquire) != 0) return "";
-      if (HasEnded(pid)) return "";
+      if (HasEnded(pid) || WaitStatusOfDying(pid).has_value()) return "";
       return absl::StrCat("rank ", rank, " (pid ", pid, ") has not left it");
     });
   }

@@ -1,6 +1,8 @@
 #include "core/base/process.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -14,6 +16,7 @@
 #include <cmath>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -56,14 +59,42 @@ int QuotaCores() {
   return cores;
 }
 
-// "state parent ...", of "pid (name, with any bytes) state parent ..."; empty: it can't be seen.
-std::string StatOf(int pid) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
-  std::string text;
-  std::getline(file, text, '\0');
-  const size_t name_end = text.rfind(')');
-  return name_end == std::string::npos ? "" : text.substr(std::min(name_end + 2, text.size()));
-}
+// What stands in proc(5)'s stat behind "pid (name, with any bytes) ", of a process or a thread;
+// empty: it can't be seen.
+class Stat {
+ public:
+  enum Field : size_t { kState = 3, kParent = 4, kFlags = 9, kThreads = 20, kExitCode = 52 };
+
+  static Stat Of(int pid) { return Stat(absl::StrCat("/proc/", pid, "/stat")); }
+  // Not an ifstream: ranks look at each other while they wait.
+  explicit Stat(const std::string& path) {
+    const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    char text[1024];
+    const ssize_t n = file.valid() ? read(file.get(), text, sizeof text) : 0;
+    const absl::string_view all(text, static_cast<size_t>(std::max<ssize_t>(n, 0)));
+    const size_t name_end = all.rfind(')');
+    if (name_end == absl::string_view::npos || all.size() < name_end + 3) return;
+    fields_ = absl::StrSplit(all.substr(name_end + 2), ' ');
+  }
+
+  bool seen() const { return !fields_.empty(); }
+  // 0: it can't be seen.
+  char state() const { return seen() && !fields_[0].empty() ? fields_[0][0] : '\0'; }
+  std::optional<int64_t> Number(Field field) const {
+    int64_t number;
+    const size_t at = field - kState;
+    if (at >= fields_.size() || !absl::SimpleAtoi(fields_[at], &number)) return std::nullopt;
+    return number;
+  }
+  // It has begun to end, and does not come back from the kernel.
+  bool exiting() const {
+    constexpr int64_t kPfExiting = 4;  // linux/sched.h
+    return (Number(kFlags).value_or(0) & kPfExiting) != 0;
+  }
+
+ private:
+  std::vector<std::string> fields_;
+};
 
 // glibc has names of signals (sigabbrev_np) only since 2.32.
 constexpr std::pair<int, const char*> kSignals[] = {
@@ -96,8 +127,7 @@ std::string WaitStatusText(int status) {
 }
 
 char ProcessState(int pid) {
-  const std::string stat = StatOf(pid);
-  return stat.empty() ? '\0' : stat[0];
+  return Stat::Of(pid).state();
 }
 
 // Not glibc's pidfd_open: the header of 2.36 declares it as a C++ function.
@@ -107,17 +137,27 @@ UniqueFd OpenPidfd(int pid) {
 
 std::optional<int> WaitStatusUntilReaped(int pid) {
   if (ProcessState(pid) != 'Z' || !HasEnded(pid)) return std::nullopt;
-  const std::string stat = StatOf(pid);
-  const std::vector<absl::string_view> fields = absl::StrSplit(stat, ' ');
-  constexpr size_t kExitCode = 49;  // proc(5): the 52nd, of which the state is the third
-  int status;
-  if (fields.size() <= kExitCode || !absl::SimpleAtoi(fields[kExitCode], &status)) {
-    return std::nullopt;
-  }
+  const std::optional<int64_t> status = Stat::Of(pid).Number(Stat::kExitCode);
   // Who may not look gets 0; he can't read such a link either (proc(5)).
   char link[64];
   const std::string path = absl::StrCat("/proc/", pid, "/ns/user");
   if (status == 0 && readlink(path.c_str(), link, sizeof link) < 0) return std::nullopt;
+  return status;
+}
+
+std::optional<int> WaitStatusOfDying(int pid) {
+  const Stat stat = Stat::Of(pid);
+  const int64_t status = stat.Number(Stat::kExitCode).value_or(0);
+  // Who may not look gets the status 0.
+  if (!stat.exiting() || status == 0) return std::nullopt;
+  const std::string threads = absl::StrCat("/proc/", pid, "/task");
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(threads.c_str()), closedir);
+  if (folder == nullptr) return std::nullopt;
+  while (const dirent* const each = readdir(folder.get())) {
+    if (each->d_name[0] == '.') continue;
+    const Stat thread(absl::StrCat(threads, "/", each->d_name, "/stat"));
+    if (thread.seen() && !thread.exiting()) return std::nullopt;
+  }
   return status;
 }
 
@@ -130,12 +170,9 @@ bool HasEnded(int pid) {
   if (errno == ESRCH || (kill(pid, 0) != 0 && errno == ESRCH)) return true;
   // A sandbox without pidfds. Where other threads run on, 'Z' is the state of the main thread
   // alone.
-  const std::string stat = StatOf(pid);
-  const std::vector<absl::string_view> fields = absl::StrSplit(stat, ' ');
-  constexpr size_t kThreads = 17;
-  int threads;
-  return fields.size() > kThreads && (fields[0] == "Z" || fields[0] == "X") &&
-         absl::SimpleAtoi(fields[kThreads], &threads) && threads <= 1;
+  const Stat stat = Stat::Of(pid);
+  return (stat.state() == 'Z' || stat.state() == 'X') &&
+         stat.Number(Stat::kThreads).value_or(2) <= 1;
 }
 
 size_t MakeRoomForDescriptors(size_t count) {
@@ -159,10 +196,7 @@ bool IsTraced() {
 }
 
 int ParentOf(int pid) {
-  const std::string stat = StatOf(pid);
-  const std::vector<absl::string_view> fields = absl::StrSplit(stat, ' ');
-  int parent;
-  return fields.size() >= 2 && absl::SimpleAtoi(fields[1], &parent) ? parent : -1;
+  return static_cast<int>(Stat::Of(pid).Number(Stat::kParent).value_or(-1));
 }
 
 std::string SignalName(int signal) {

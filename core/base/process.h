@@ -26,6 +26,11 @@ bool HasEnded(int pid);
 // How a process has ended, as waitpid tells its parent, which has not asked yet; nothing once it
 // has, while the process runs, or where that can't be seen.
 std::optional<int> WaitStatusUntilReaped(int pid);
+// How a process will have ended that is about to, by a signal or with a status other than 0: none
+// of its threads runs any more. Others hear of its end only when the kernel has freed its memory,
+// which takes a tenth of a second for a GiB or two. Nothing while it runs, or where that can't be
+// seen.
+std::optional<int> WaitStatusOfDying(int pid);
 // Whether a debugger, or strace, has hold of this process; false where that can't be seen.
 bool IsTraced();
 // Whose child it is; -1: there is none, or it can't be seen.

@@ -79,6 +79,7 @@ absl::Status CheckEventFromAgent(const HostShare& share, const launch::Event& ev
     case MessageKind::kPinFailed:
     case MessageKind::kExecFailed:
     case MessageKind::kRankEnded:
+    case MessageKind::kRankDies:
       return Has(share, event.rank()) ? absl::OkStatus() : Wrong("a rank of another host");
     case MessageKind::kSignal:
       return EndsJob(event.value()) ? absl::OkStatus() : Wrong("a signal that ends no job");

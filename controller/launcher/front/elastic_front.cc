@@ -457,6 +457,9 @@ void ElasticFront::OnMessage(int host, const Message& message) {
                                                                : ": can't execute the program: ",
                        strerror(message.value)));
       break;
+    case MessageKind::kRankDies:
+      OnRankDies(message);
+      break;
     case MessageKind::kRankEnded:
       OnRankEnded(host, message);
       break;
@@ -472,6 +475,27 @@ void ElasticFront::OnMessage(int host, const Message& message) {
       break;
     default:
       break;
+  }
+}
+
+void ElasticFront::OnRankDies(const Message& message) {
+  const auto it = processes_.find(message.rank);
+  if (it == processes_.end() || it->second.pid != message.pid) return;
+  NoteEnd(message);
+  if (authority_.IsMember(message.rank) && disturbed_at_ == kForever) disturbed_at_ = now_;
+  Authority::Actions actions;
+  authority_.OnDying(message.rank, now_, &actions);
+  Do(actions);
+}
+
+// Once, as soon as it is known.
+void ElasticFront::NoteEnd(const Message& message) {
+  if (std::exchange(processes_[message.rank].end_is_told, true)) return;
+  const std::string text = absl::StrCat(Text(message.rank), " ", WaitStatusText(message.value));
+  if (message.value != 0 && !closing_) {
+    Note(text);
+  } else if (args_.options.verbose) {
+    Say(text);
   }
 }
 
@@ -492,11 +516,7 @@ void ElasticFront::OnRankEnded(int number, const Message& message) {
     last_failure_ = ExitCodeOf(message.value);
     if (authority_.finishing() && authority_.IsMember(message.rank)) late_failure_ = last_failure_;
   }
-  if (!well && !closing_) {
-    Note(absl::StrCat(Text(message.rank), " ", WaitStatusText(message.value)));
-  } else if (args_.options.verbose) {
-    Say(absl::StrCat(Text(message.rank), " ", WaitStatusText(message.value)));
-  }
+  NoteEnd(message);
   was_killed_ |= WIFSIGNALED(message.value);
   OnProcessEnded(message.rank, well);
 }

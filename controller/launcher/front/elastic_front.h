@@ -64,6 +64,7 @@ class ElasticFront {
     uint64_t membership = 0;   // the last one; 0: none yet
     Nanos kill_at = kForever;  // when it has not ended by then
     bool removed = false;      // by us
+    bool end_is_told = false;
   };
 
   void Step(const std::vector<pollfd>& waits);
@@ -85,6 +86,8 @@ class ElasticFront {
   void StartProcesses();
   void OpenFilesOf(Slot slot);
   void OnMessage(int host, const Message& message);
+  void OnRankDies(const Message& message);
+  void NoteEnd(const Message& message);
   void OnRankEnded(int host, const Message& message);
   void OnProcessEnded(Slot slot, bool well);
   void OnFromRank(const Message& message);

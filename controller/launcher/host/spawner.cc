@@ -75,6 +75,7 @@ class Spawner {
   struct RankProcess {
     pid_t pid = 0;
     UniqueFd pidfd;
+    bool dies = false;
     bool ended = false;
     int wait_status = 0;
     bool collected = false;
@@ -90,6 +91,7 @@ class Spawner {
   // Of an elastic job: makes room for another process in its slot.
   void Forget(Rank rank);
   void OnWords(Rank rank);
+  void ReportWhoDies();
   [[noreturn]] void BecomeRank(Rank rank, pid_t parent, char** environment);
   void FailToBecomeRank(MessageKind kind, Rank rank, int error);
   // Takes the wait status of a rank that has ended, and writes it where the other ranks look.
@@ -295,8 +297,21 @@ void Spawner::OnWords(Rank rank) {
       process.words.reset();  // epoll forgets it
       return;
     }
+    ReportWhoDies();
     channel_.Send({MessageKind::kFromRank, WorldRank(rank), process.pid, 0, 0, -1,
                    bytes.substr(0, static_cast<size_t>(n))});
+  }
+}
+
+// One that speaks has mostly lost another, whose end may take a while.
+void Spawner::ReportWhoDies() {
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    RankProcess& each = ranks_[i];
+    if (each.pid == 0 || each.ended || each.dies) continue;
+    const std::optional<int> status = WaitStatusOfDying(each.pid);
+    if (!status.has_value()) continue;
+    each.dies = true;
+    channel_.Send({MessageKind::kRankDies, WorldRank(static_cast<Rank>(i)), each.pid, *status});
   }
 }
 

@@ -52,6 +52,27 @@ TEST(FailureDetector, AccusesNobodyWithoutReason) {
   EXPECT_FALSE(test.Decide(kLate).has_value());
 }
 
+TEST(FailureDetector, OfOneThatDiesNothingMoreIsToBeLearned) {
+  for (const bool hung_up : {false, true}) {
+    Fixture test;
+    if (hung_up) test.detector.OnLinkLost(kNeighbour, "hung up", true, kStart);
+    EXPECT_FALSE(test.Decide(kStart).has_value());
+    test.detector.OnLost(kNeighbour, "killed by signal 9 (SIGKILL)", kStart);
+    const std::optional<Failure> failure = test.Decide(kStart);
+    ASSERT_TRUE(failure.has_value());
+    EXPECT_EQ(failure->rank, kNeighbour);
+    EXPECT_EQ(failure->cause, "killed by signal 9 (SIGKILL)");
+    EXPECT_TRUE(failure->recoverable);
+  }
+}
+
+TEST(FailureDetector, WhoWasSuspectedFirstComesFirst) {
+  Fixture test;
+  test.detector.OnLinkLost(3, "hung up", false, kStart);
+  test.detector.OnLost(kNeighbour, "killed by signal 9 (SIGKILL)", kStart);
+  EXPECT_EQ(test.Decide(kLate)->rank, 3);
+}
+
 TEST(FailureDetector, ABrokenConnectionWaitsForTheVerdict) {
   Fixture test;
   test.detector.OnLinkLost(2, "hung up", true, kStart);
@@ -136,7 +157,7 @@ TEST(FailureDetector, WhereNobodyWatchesThereIsNothingToWaitForFromOtherHosts) {
 
 TEST(FailureDetector, TheFirstRankThatIsSuspectedStays) {
   Fixture test;
-  test.detector.OnSilence(2, "silent", kStart);
+  test.detector.OnLost(2, "silent", kStart);
   test.detector.OnLinkLost(3, "hung up", true, kStart);
   test.detector.OnConnectionLost("reset by peer", kStart);
   EXPECT_EQ(test.Decide(kLate)->rank, 2);
@@ -244,8 +265,8 @@ TEST(FailureDetector, ASilenceCountsForMoreThanWhomOthersBlame) {
   test.detector.OnConnectionLost("reset by peer", kStart);
   EXPECT_FALSE(test.Decide(kStart).has_value());
   EXPECT_FALSE(test.detector.suspects_a_rank()) << "it has seen none of them itself";
-  test.detector.OnSilence(2, "silent for 2.3 s", kStart);
-  const std::optional<Failure> failure = test.Decide(kStart + FailureDetector::kVerdictPatience);
+  test.detector.OnLost(2, "silent for 2.3 s", kStart);
+  const std::optional<Failure> failure = test.Decide(kStart);
   ASSERT_TRUE(failure.has_value());
   EXPECT_EQ(failure->rank, 2);
   EXPECT_EQ(failure->cause, "silent for 2.3 s");

@@ -1,14 +1,17 @@
 #include "controller/failure/watch.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <vector>
 
 #include "controller/failure/verdict_board.h"
+#include "core/base/process.h"
 
 namespace rueda {
 namespace {
@@ -76,6 +79,47 @@ TEST(Watch, ContextsShareTheDescriptorOfAProcess) {
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
   const Watch late(&links, 0, 0);
   EXPECT_EQ(late.EndOf(links[0]), -1) << "another process may have its number";
+}
+
+TEST(Watch, WhoWaitsSeesANeighborDie) {
+  int there[2];
+  ASSERT_EQ(pipe(there), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const std::vector<char> memory(size_t{512} << 20, 1);  // takes its time to free
+    (void)!write(there[1], memory.data(), 1);
+    pause();
+  }
+  char byte;
+  ASSERT_EQ(read(there[0], &byte, 1), 1);
+  std::vector<RoleLink> links(1);
+  links[0].role = LinkRole::kNeighbour;
+  links[0].pid = child;
+  links[0].link = Link::Client(UniqueFd(dup(there[0])), SessionScope(), 0, 7);
+  Watch watch(&links, 0, 0);
+  const bool waiting = true;
+  Nanos now = 0;
+  EXPECT_EQ(watch.next(!waiting), kForever);
+  EXPECT_EQ(watch.next(waiting), now);
+  EXPECT_FALSE(watch.Look(waiting, now).has_value());
+  EXPECT_GT(watch.next(waiting), now);
+  kill(child, SIGKILL);
+  std::optional<Watch::Lost> lost;
+  while (!lost.has_value() && !HasEnded(child)) {
+    now = watch.next(waiting);
+    lost = watch.Look(waiting, now);
+  }
+  ASSERT_TRUE(lost.has_value());
+  EXPECT_EQ(lost->rank, 7);
+  EXPECT_EQ(lost->how, "killed by signal 9 (SIGKILL)");
+  EXPECT_FALSE(lost->has_just_ended);
+  siginfo_t info;
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
+  now = watch.next(waiting);
+  EXPECT_FALSE(watch.Look(waiting, now).has_value()) << "the connection has told";
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  close(there[0]);
+  close(there[1]);
 }
 
 }  // namespace

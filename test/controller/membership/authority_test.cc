@@ -11,6 +11,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace rueda {
@@ -30,6 +31,7 @@ class Job {
     authority_.OnAsk(slot, {membership, commits, blames}, now, &actions);
   }
   void End(Slot slot, bool well = false) { authority_.OnEnded(slot, well, now, &actions); }
+  void Die(Slot slot) { authority_.OnDying(slot, now, &actions); }
   void Withdraw(Slot slot) { authority_.OnWithdrawn(slot, now, &actions); }
   // To the deadline, which there is.
   void Wait() {
@@ -195,6 +197,34 @@ TEST(Authority, WhoIsTakenForLostByTheOthersIsNotWaitedForLong) {
   job.Wait();
   EXPECT_EQ(job.now, asked + 300 * kMillisecond);
   EXPECT_THAT(job.Done(), ElementsAre("remove 2"));
+}
+
+TEST(Authority, TheEndOfOneThatDiesIsNotWaitedFor) {
+  Job job;
+  job.Begin(3);
+  job.Ask(0, 1, 0, 2);
+  job.Die(2);
+  EXPECT_THAT(job.Done(), ElementsAre());
+  job.Ask(1, 1, 0, 2);
+  EXPECT_THAT(job.Done(), ElementsAre("commit"));
+  EXPECT_THAT(job.record().slots, ElementsAre(0, 1));
+  job.End(2);
+  EXPECT_THAT(job.Done(), ElementsAre()) << "no member has ended";
+  job.Start({2});
+  job.Ask(2, 0);
+  EXPECT_THAT(job.Done(), ElementsAre("tell added"));
+}
+
+TEST(Authority, OneThatHasAskedAndDiesIsNoMember) {
+  Job job;
+  job.Begin(4);
+  job.Ask(1, 1, 0, 3);
+  job.Ask(2, 1, 0, 3);
+  job.Die(3);
+  job.Die(2);
+  job.Ask(0, 1, 0, 3);
+  EXPECT_THAT(job.Done(), ElementsAre("commit"));
+  EXPECT_THAT(job.record().slots, ElementsAre(0, 1));
 }
 
 TEST(Authority, AHostThatIsTakenForLostIsNotWaitedForLong) {
@@ -483,15 +513,35 @@ class World {
 
   void Die(Slot slot, bool well = false) {
     lost_some_ |= processes_[slot].membership > 0 && !well;
+    // One that has asked would be in the next membership all the same.
+    const bool slowly = !well && !processes_[slot].waits && Chance(30);
     processes_.erase(slot);
-    Authority::Actions actions;
-    authority_.OnEnded(slot, well, now_, &actions);
-    Do(actions);
+    if (slowly) {
+      dying_[slot] = now_ + Moment(kSecond);
+    } else {
+      End(slot, well);
+    }
     // The others notice, sooner or later.
     for (auto& [other, process] : processes_) {
       if (process.membership > 0 && !process.waits) Notice(&process);
     }
   }
+  void End(Slot slot, bool well) {
+    Authority::Actions actions;
+    authority_.OnEnded(slot, well, now_, &actions);
+    Do(actions);
+  }
+  void EndTheDying() {
+    std::vector<Slot> ended;
+    for (const auto& [slot, at] : dying_) {
+      if (at <= now_) ended.push_back(slot);
+    }
+    for (const Slot slot : ended) {
+      dying_.erase(slot);
+      End(slot, /*well=*/false);
+    }
+  }
+  bool IsFree(Slot slot) const { return !processes_.contains(slot) && !dying_.contains(slot); }
   void Notice(Process* process) {
     process->asks_at = std::min(process->asks_at, now_ + Moment(100 * kMillisecond));
   }
@@ -514,14 +564,22 @@ class World {
     for (const auto& [slot, process] : processes_) {
       if (!process.stopped()) next = std::min(next, std::max(process.asks_at, now_));
     }
+    for (const auto& [slot, at] : dying_) next = std::min(next, std::max(at, now_));
     now_ = next;
+    EndTheDying();
     NoticeTheStopped();
     NoticeTheCut();
     Authority::Actions actions;
     if (now_ >= authority_.deadline()) authority_.OnTime(now_, &actions);
+    Do(std::exchange(actions, {}));
     std::vector<Slot> asking;
     for (auto& [slot, process] : processes_) {
       if (!process.stopped() && process.asks_at <= now_) asking.push_back(slot);
+    }
+    if (!asking.empty()) {  // whoever looks after them sees it when one speaks
+      for (const auto& [slot, at] : dying_) authority_.OnDying(slot, now_, &actions);
+      Do(std::exchange(actions, {}));
+      std::erase_if(asking, [&](Slot slot) { return !processes_.contains(slot); });
     }
     for (const Slot slot : asking) {
       Process& process = processes_[slot];
@@ -532,7 +590,7 @@ class World {
     Do(actions);
     if (calm_ && !authority_.finishing()) {
       for (Slot slot = 0; slot < options_.max; ++slot) {
-        if (!processes_.contains(slot)) Start(slot);
+        if (IsFree(slot)) Start(slot);
       }
     }
   }
@@ -552,7 +610,7 @@ class World {
     if (Chance(2)) cut_ = cut_ < 0 ? static_cast<int>(random_() % 4) : -1;
     if (Chance(20)) {
       const Slot slot = static_cast<Slot>(random_() % static_cast<uint64_t>(options_.max));
-      if (!processes_.contains(slot)) Start(slot);
+      if (IsFree(slot)) Start(slot);
     }
     // A commit of all, where they are in step.
     if (Chance(30) && AllAtWork()) {
@@ -607,6 +665,7 @@ class World {
           if (processes_.contains(action.slot)) Die(action.slot, true);
           break;
         case Kind::kRemove:
+          if (dying_.contains(action.slot)) break;
           EXPECT_TRUE(processes_.contains(action.slot));
           EXPECT_EQ(processes_[action.slot].waits, action.text.starts_with("in 2 memberships"))
               << "it has asked, and can't be reached";
@@ -662,6 +721,7 @@ class World {
   const Authority::Options options_;
   Authority authority_;
   std::map<Slot, Process> processes_;
+  std::map<Slot, Nanos> dying_;  // and when each has ended
   Nanos now_ = kSecond;
   uint64_t number_ = 0;
   std::vector<Slot> slots_;

@@ -13,8 +13,10 @@
 
 #include <cstddef>
 #include <iterator>
+#include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace rueda {
 namespace {
@@ -107,6 +109,54 @@ void ExpectThatThreadsCount() {
 TEST(Process, HasEndedOnceAllItsThreadsHaveReapedOrNot) {
   ExpectThatEndsAreSeen();
   ExpectThatThreadsCount();
+}
+
+TEST(Process, OneThatDiesIsSeenBeforeItHasEnded) {
+  EXPECT_FALSE(WaitStatusOfDying(getpid()).has_value());
+  int there[2];
+  ASSERT_EQ(pipe(there), 0);
+  const int pid = fork();
+  if (pid == 0) {
+    const std::vector<char> memory(size_t{512} << 20, 1);  // takes its time to free
+    (void)!write(there[1], memory.data(), 1);
+    pause();
+  }
+  char byte;
+  ASSERT_EQ(read(there[0], &byte, 1), 1);
+  EXPECT_FALSE(WaitStatusOfDying(pid).has_value());
+  kill(pid, SIGKILL);
+  std::optional<int> status;
+  bool before_its_end = false;
+  while (!status.has_value()) {
+    status = WaitStatusOfDying(pid);
+    before_its_end = !HasEnded(pid);
+  }
+  EXPECT_TRUE(before_its_end);
+  EXPECT_EQ(WaitStatusText(*status), "killed by signal 9 (SIGKILL)");
+  int reaped = 0;
+  EXPECT_EQ(waitpid(pid, &reaped, 0), pid);
+  EXPECT_EQ(reaped, *status);
+  EXPECT_FALSE(WaitStatusOfDying(pid).has_value());
+  close(there[0]);
+  close(there[1]);
+}
+
+TEST(Process, ThatItsMainThreadHasEndedSaysNothing) {
+  Lifeline life;
+  const int pid = fork();
+  if (pid == 0) {
+    std::thread([&] {
+      life.AwaitEnd();
+      _exit(4);
+    }).detach();
+    syscall(SYS_exit, 4);
+  }
+  while (ProcessState(pid) != 'Z') usleep(100);
+  EXPECT_FALSE(WaitStatusOfDying(pid).has_value()) << "a thread of it runs";
+  life.End();
+  AwaitEndOf(pid);
+  EXPECT_EQ(WaitStatusText(WaitStatusOfDying(pid).value_or(0)), "exited with status 4");
+  EXPECT_EQ(waitpid(pid, nullptr, 0), pid);
 }
 
 // As a sandbox does that does not know them.
