@@ -1,6 +1,6 @@
-// broadcast_optimizer_state: what an optimizer is set to and remembers, as numbers and tensors.
-// Field by field, and not in torch's archives: reading one can run code that came with it, and
-// takes several copies of everything.
+// broadcast_optimizer_state, and check_replicas of an optimizer: what it is set to and remembers,
+// as numbers and tensors. Field by field, and not in torch's archives: reading one can run code
+// that came with it, and takes several copies of everything.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
@@ -8,13 +8,14 @@
 
 #include "bindings/torch/operation.h"
 #include "bindings/torch/optimizer_fields.h"
+#include "rueda/training.hpp"
 
 namespace rueda::libtorch {
 namespace {
 
 namespace optim = torch::optim;
 
-constexpr const char* kName = "broadcast_optimizer_state";
+constexpr const char* kBroadcast = "broadcast_optimizer_state";
 constexpr double kUndefined = -1;  // in place of a tensor's type
 
 // Writes the fields down.
@@ -53,14 +54,14 @@ class Reader : public FieldVisitor {
   const double* next_;
 };
 
-std::string Prefix(size_t group, size_t parameter) {
-  return std::string(kName) + ".group" + std::to_string(group) + "." + std::to_string(parameter) +
-         ".";
+std::string Prefix(const std::string& name, size_t group, size_t parameter) {
+  return name + ".group" + std::to_string(group) + "." + std::to_string(parameter) + ".";
 }
 
 // Parameters without state are written as if they had an empty one, so that ranks with equal forms
 // have equally many numbers.
-void Write(optim::Optimizer& optimizer, const OptimizerKind& kind, Writer* writer) {
+void Write(optim::Optimizer& optimizer, const OptimizerKind& kind, const std::string& name,
+           Writer* writer) {
   auto& groups = optimizer.param_groups();
   for (size_t g = 0; g < groups.size(); ++g) {
     kind.show_options(groups[g].options(), *writer);
@@ -68,7 +69,7 @@ void Write(optim::Optimizer& optimizer, const OptimizerKind& kind, Writer* write
       const auto it = optimizer.state().find(groups[g].params()[i].unsafeGetTensorImpl());
       bool has_state = it != optimizer.state().end();
       const auto empty = kind.new_state();
-      writer->prefix = Prefix(g, i);
+      writer->prefix = Prefix(name, g, i);
       (*writer)("has_state", has_state);
       kind.show_state(has_state ? *it->second : *empty, *writer);
     }
@@ -89,7 +90,7 @@ Received Read(optim::Optimizer& optimizer, const OptimizerKind& kind, Reader* re
     for (size_t i = 0; i < groups[g].params().size(); ++i) {
       bool has_state = false;
       auto state = kind.new_state();
-      reader->prefix = Prefix(g, i);
+      reader->prefix = Prefix(kBroadcast, g, i);
       reader->parameter = groups[g].params()[i];
       (*reader)("has_state", has_state);
       kind.show_state(*state, *reader);
@@ -132,17 +133,19 @@ std::string Describe(int rank, const std::vector<int64_t>& form) {
   return text + " parameters";
 }
 
-at::Tensor ToTensor(const std::vector<int64_t>& values) {
-  at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
-  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<int64_t>());
+template <typename T>
+at::Tensor ToTensor(const std::vector<T>& values) {
+  at::Tensor tensor =
+      at::empty({static_cast<int64_t>(values.size())}, c10::CppTypeToScalarType<T>::value);
+  std::copy(values.begin(), values.end(), tensor.template mutable_data_ptr<T>());
   return tensor;
 }
 
 // Returns the kind that all ranks have, in the same form; else throws the same error on all.
-const OptimizerKind& AgreeOnKind(const optim::Optimizer& optimizer, ProcessSet process_set) {
+const OptimizerKind& AgreeOnKind(const optim::Optimizer& optimizer, const std::string& name,
+                                 ProcessSet process_set) {
   const at::Tensor all =
-      allgather(ToTensor(FormOf(optimizer)),
-                {.name = std::string(kName) + ".form", .process_set = process_set});
+      allgather(ToTensor(FormOf(optimizer)), {.name = name + ".form", .process_set = process_set});
   const int64_t* next = all.const_data_ptr<int64_t>();
   const std::vector<int> ranks = process_set.ranks();
   std::vector<int64_t> first;
@@ -151,7 +154,7 @@ const OptimizerKind& AgreeOnKind(const optim::Optimizer& optimizer, ProcessSet p
     next += form.size();
     if (first.empty()) first = form;
     if (form == first && form[1] >= 0) continue;
-    std::string message = std::string(kName) + ": ";
+    std::string message = name + ": ";
     if (form != first) message += Describe(ranks[0], first) + ", ";
     message += Describe(rank, form);
     if (form[1] < 0) message += "; give what yours remembers to broadcast_parameters";
@@ -163,18 +166,25 @@ const OptimizerKind& AgreeOnKind(const optim::Optimizer& optimizer, ProcessSet p
 }  // namespace
 
 void broadcast_optimizer_state(optim::Optimizer& optimizer, int root_rank, ProcessSet process_set) {
-  const OptimizerKind& kind = AgreeOnKind(optimizer, process_set);
+  const OptimizerKind& kind = AgreeOnKind(optimizer, kBroadcast, process_set);
   Writer writer;
-  Write(optimizer, kind, &writer);
-  at::Tensor numbers = at::empty({static_cast<int64_t>(writer.numbers.size())}, at::kDouble);
-  std::copy(writer.numbers.begin(), writer.numbers.end(), numbers.mutable_data_ptr<double>());
+  Write(optimizer, kind, kBroadcast, &writer);
+  at::Tensor numbers = ToTensor(writer.numbers);
   broadcast_(numbers, root_rank,
-             {.name = std::string(kName) + ".numbers", .process_set = process_set});
+             {.name = std::string(kBroadcast) + ".numbers", .process_set = process_set});
   if (rank() == root_rank) return broadcast_parameters(writer.tensors, root_rank, process_set);
   Reader reader(numbers.const_data_ptr<double>());
   Received received = Read(optimizer, kind, &reader);
   broadcast_parameters(reader.tensors, root_rank, process_set);
   Commit(std::move(received), kind, &optimizer);
+}
+
+void check_replicas(optim::Optimizer& optimizer, const std::string& name, ProcessSet process_set) {
+  const OptimizerKind& kind = AgreeOnKind(optimizer, name, process_set);
+  Writer writer;
+  Write(optimizer, kind, "optimizer", &writer);
+  writer.tensors.emplace_back("optimizer's settings and step counts", ToTensor(writer.numbers));
+  check_replicas(writer.tensors, name, process_set);
 }
 
 }  // namespace rueda::libtorch

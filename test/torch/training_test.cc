@@ -170,6 +170,38 @@ RANKS_TEST(Replicas, ThatDifferAreNamedOnAllRanks, 2, 3) {
                          (hvd::size() == 2 ? "1" : "0") + " (1 of 6 tensors)");
 }
 
+RANKS_TEST(Replicas, OptimizersThatDifferAreNamedOnAllRanks, 2, 3) {
+  const int last = hvd::size() - 1;
+  const std::string rank = " on rank " + std::to_string(last);
+  Net net;
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (const torch::Tensor& parameter : net->parameters()) {
+    parameter.mutable_grad() = torch::ones_like(parameter);
+  }
+  sgd.step();
+  hvd::check_replicas(sgd);
+  const auto text = [&] {
+    std::string message;
+    EXPECT_EQ(StatusOf([&] { hvd::check_replicas(sgd); }, &message), RUEDA_FAILED_PRECONDITION);
+    return message;
+  };
+  auto& options = static_cast<torch::optim::SGDOptions&>(sgd.param_groups()[0].options());
+  if (hvd::rank() == last) options.lr(0.2);
+  EXPECT_EQ(text(),
+            "replicas differ: 'optimizer's settings and step counts'" + rank + " (1 of 5 tensors)");
+  options.lr(0.1);
+  hvd::check_replicas(sgd);
+  auto& state = static_cast<torch::optim::SGDParamState&>(
+      *sgd.state().at(net->parameters()[0].unsafeGetTensorImpl()));
+  if (hvd::rank() == last) state.momentum_buffer().neg_();
+  EXPECT_EQ(text(),
+            "replicas differ: 'optimizer.group0.0.momentum_buffer'" + rank + " (1 of 5 tensors)");
+  torch::optim::Adam adam(net->parameters());
+  torch::optim::Optimizer& any =
+      hvd::rank() == last ? static_cast<torch::optim::Optimizer&>(adam) : sgd;
+  EXPECT_EQ(StatusOf([&] { hvd::check_replicas(any); }), RUEDA_INVALID_ARGUMENT);
+}
+
 RANKS_TEST(Replicas, AreCheckedEveryNSteps, 2) {
   const torch::NoGradGuard no_grad;
   Mixed model;
@@ -206,6 +238,29 @@ RANKS_TEST(ElasticState, DoesNotGoBackToWhatWasDamaged, 1) {
   state.commit();
   state.restore();
   EXPECT_EQ(step, 2);
+}
+
+// What it is given, it spoils elsewhere, on one rank.
+struct Spoiler {
+  std::vector<int>* victim = nullptr;
+  std::string to_bytes() const { return std::to_string(hvd::rank()); }
+  void from_bytes(std::string_view) {
+    if (hvd::rank() == 1) ++victim->back();
+  }
+};
+
+RANKS_TEST(ElasticState, IsComparedWhenAllHaveIt, 2, 3) {
+  int step = hvd::rank();
+  std::vector<int> numbers = {1, 2};
+  Spoiler spoiler{&numbers};
+  rueda::elastic::State alike(step, numbers), state(step, numbers, spoiler);
+  alike.sync(0);
+  EXPECT_EQ(step, 0);
+  std::string message;
+  EXPECT_EQ(StatusOf([&] { state.sync(0); }, &message), RUEDA_FAILED_PRECONDITION);
+  EXPECT_EQ(message,
+            "elastic state: variable 1 of rank 1 is not as that of rank 0, though they have been "
+            "synced");
 }
 
 // Knows where tensors on the CPU are.

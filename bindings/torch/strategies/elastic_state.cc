@@ -186,6 +186,7 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
     broadcast_parameters(sent, source);
     broadcast_optimizer_state(optimizer_, source);
     check_replicas(sent, std::string(kStateName) + ".check");
+    check_replicas(optimizer_, std::string(kStateName) + ".check_optimizer");
     if (has_pieces_) {
       Sync(source, kStateName);
     } else {

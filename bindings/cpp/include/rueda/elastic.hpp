@@ -20,6 +20,7 @@
 #ifndef RUEDA_ELASTIC_HPP_
 #define RUEDA_ELASTIC_HPP_
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -139,7 +140,8 @@ class StateBase {
 
 /// Of variables: numbers and other trivially copyable values, vectors and strings of these, what
 /// has `std::string to_bytes() const` and `void from_bytes(std::string_view)`, and Sharded and Own,
-/// which differ by rank. They outlive it.
+/// which differ by rank. They outlive it. After each sync all but what has to_bytes() is compared:
+/// RUEDA_FAILED_PRECONDITION on all ranks if it differs.
 class State : public StateBase {
  public:
   /// Keeps them as they are.
@@ -170,6 +172,7 @@ class State : public StateBase {
       values_[i].set(broadcast_object(is_source ? values_[i].get() : "", source,
                                       {.name = NameOf("state", i)}));
     }
+    CheckReplicas(source);
   }
   void before_change() override {
     for (size_t i = 0; i < own_.size(); ++i) own_[i]->Exchange(NameOf("own", i));
@@ -179,9 +182,31 @@ class State : public StateBase {
   struct Value {
     std::function<std::string()> get;
     std::function<void(const std::string&)> set;
+    bool compared;  // after a sync
     std::string kept = {};
     uint64_t sum = 0;
   };
+
+  // Whether all have what the source has.
+  void CheckReplicas(int source) const {
+    std::vector<uint64_t> mine;
+    for (const Value& value : values_) {
+      mine.push_back(value.compared ? detail::FingerprintOf(value.get()) : 0);
+    }
+    const std::vector<std::string> all =
+        allgather_object(detail::ToBytes(mine), {.name = "rueda.elastic.check"});
+    std::vector<uint64_t> right, theirs;
+    detail::FromBytes(all[static_cast<size_t>(source)], &right);
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      detail::FromBytes(all[rank], &theirs);
+      const auto differs = std::mismatch(right.begin(), right.end(), theirs.begin(), theirs.end());
+      if (differs.first == right.end() && differs.second == theirs.end()) continue;
+      throw Error(RUEDA_FAILED_PRECONDITION,
+                  "elastic state: variable " + std::to_string(differs.first - right.begin()) +
+                      " of rank " + std::to_string(rank) + " is not as that of rank " +
+                      std::to_string(source) + ", though they have been synced");
+    }
+  }
 
   static void Keep(Value* value) {
     value->kept = value->get();
@@ -199,7 +224,8 @@ class State : public StateBase {
                     "of such, or of what has to_bytes() and from_bytes()");
     } else {
       values_.push_back({[&value] { return detail::ToBytes(value); },
-                         [&value](const std::string& bytes) { detail::FromBytes(bytes, &value); }});
+                         [&value](const std::string& bytes) { detail::FromBytes(bytes, &value); },
+                         !detail::Serialized<T>});
       Keep(&values_.back());
     }
   }

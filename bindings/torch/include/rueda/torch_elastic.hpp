@@ -107,6 +107,7 @@ class State : public StateBase {
     broadcast_parameters(module_, source);
     broadcast_optimizer_state(optimizer_, source);
     check_replicas(module_, "rueda.elastic.check");
+    check_replicas(optimizer_, "rueda.elastic.check_optimizer");
     values_.sync(source);
   }
 

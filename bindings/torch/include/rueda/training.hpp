@@ -271,6 +271,15 @@ RUEDA_TORCH_API void check_replicas(const torch::nn::Module& module,
                                     const std::string& name = "check_replicas",
                                     ProcessSet process_set = global_process_set);
 
+/// Checks an optimizer's settings, and what it stores for each parameter, step counters included.
+/// Works for the optimizers that broadcast_optimizer_state works for.
+///
+/// RUEDA_INVALID_ARGUMENT on all ranks: the optimizers differ in their type, or in their
+/// parameters, groups or order; or the type is another one.
+RUEDA_TORCH_API void check_replicas(torch::optim::Optimizer& optimizer,
+                                    const std::string& name = "check_replicas",
+                                    ProcessSet process_set = global_process_set);
+
 /// Calls check_replicas every `every_n_steps` steps. All ranks must count the same steps.
 class RUEDA_TORCH_API ReplicaCheck {
  public:

@@ -42,11 +42,15 @@ concept PlainVector = Plain<typename T::value_type> && requires(T& value) {
   { value.data() } -> std::convertible_to<typename T::value_type*>;
 };
 
-// What a State takes.
+// Says itself which bytes it is; two that are alike may say different ones.
 template <typename T>
-concept Kept = Plain<T> || PlainVector<T> || requires(T& value) {
+concept Serialized = requires(T& value) {
   value.from_bytes(value.to_bytes());
 };
+
+// What a State takes.
+template <typename T>
+concept Kept = Plain<T> || PlainVector<T> || Serialized<T>;
 
 // Numbers and other trivially copyable values, vectors and strings of these, and what has
 // to_bytes() and from_bytes() itself, as bytes.
