@@ -9,8 +9,10 @@ namespace rueda {
 
 void FailureDetector::OnLinkLost(Rank rank, std::string how, bool same_host, Nanos now) {
   if (suspects_a_rank()) return;
-  suspect_ = Suspect{rank, std::move(how), now,
-                     now + (same_host ? kVerdictPatience : kRemoteVerdictPatience)};
+  const Nanos patience = verdicts_->elastic() ? kElasticVerdictPatience
+                         : same_host          ? kVerdictPatience
+                                              : kRemoteVerdictPatience;
+  suspect_ = Suspect{rank, std::move(how), now, now + patience};
 }
 
 void FailureDetector::OnLost(Rank rank, std::string how, Nanos now) {

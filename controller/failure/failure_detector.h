@@ -31,6 +31,9 @@ class Verdicts {
   // Whether it knows of all ranks, and whom they blame. Else it tells how a rank that is lost has
   // ended, not who was lost first.
   virtual bool KnowsAll() const { return true; }
+  // Whether the job goes on without whoever is lost, so that who is to blame matters less than
+  // time.
+  virtual bool elastic() const { return false; }
   // Whether a verdict on `rank`, of which there is none yet, may come.
   virtual bool MayCome(Rank /*rank*/) const { return true; }
 };
@@ -42,6 +45,8 @@ class FailureDetector {
   // longer.
   static constexpr Nanos kVerdictPatience = 250 * kMillisecond;
   static constexpr Nanos kRemoteVerdictPatience = 700 * kMillisecond;
+  // In an elastic job: the cause may as well follow, in the launcher's words.
+  static constexpr Nanos kElasticVerdictPatience = 100 * kMillisecond;
   // How long a backend's connection that broke, and may be anybody's, waits for the one that tells
   // who is gone. A killed process closes its descriptors one by one, on its last thread's turns: on
   // a crowded machine hundreds of milliseconds may lie between two of them.

@@ -66,6 +66,7 @@ class VerdictBoard : public Verdicts {
   // Verdicts. Any thread.
   std::optional<std::string> HowItEnded(Rank rank) const override;
   Rank BlamedBy(Rank rank) const override;
+  bool elastic() const override { return !slots_.empty(); }
 
  private:
   VerdictBoard(std::shared_ptr<SharedMemory> memory, UniqueFd bell, std::vector<int32_t> slots);

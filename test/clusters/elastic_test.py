@@ -1,5 +1,6 @@
 """Elastic jobs under ruedarun: processes are lost and come, hosts too, and the job goes on to the same weights, to the
 bit, that a replay of its memberships gives."""
+import contextlib
 import os
 import random
 import re
@@ -25,6 +26,7 @@ TORCH_HELPER = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 and os.path
 SANITIZED = os.environ.get("TEST_SANITIZED") == "1"
 HANG = 60 * (5 if SANITIZED else 1)
 KILLS = int(os.environ.get("TEST_ELASTIC_KILLS", "15" if SANITIZED else "60"))
+HOST_KILLS = int(os.environ.get("TEST_ELASTIC_HOST_KILLS", "4" if SANITIZED else "12"))
 SEED = int(os.environ.get("TEST_SEED", str(int(time.time()))))
 # "[2] membership 3 rank 1 of 3 survivors 2 step 40 pid 4711 at 12.3"
 AT_WORK = re.compile(r"^\[(\d+)\] membership (\d+) rank (\d+) of (\d+) survivors (\d+) step (\d+) pid (\d+) at ([\d.]+)$",
@@ -37,6 +39,23 @@ def lives(pid):
             return stat.read().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def parent_of(pid):
+    """0: it has gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+            return int(stat.read().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def namespace_of(pid):
+    """Of its network; empty: it has gone."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net")
+    except OSError:
+        return ""
 
 
 PARAMETERS = 6  # of the model
@@ -264,6 +283,10 @@ class OneHost(unittest.TestCase):
     def test_a_program_that_fails_at_once(self):
         job = Job(self, "-np", 2, "--min-np", 2, program=["sh", "-c", "exit 7"])
         job.expect_failed(7, "all processes have failed before they met; the job ends")
+
+    def test_a_program_that_is_not_there(self):
+        job = Job(self, "-np", 3, "--min-np", 2, "-H", "localhost:1,127.0.0.1:2", program=["./nowhere"])
+        job.expect_failed(127, r"host localhost: program './nowhere' not found(.|\n)*no host can run the program; the job ends")
 
     def test_a_program_that_knows_nothing_of_it(self):
         self.assertEqual(Job(self, "-np", 2, "--min-np", 2, program=["true"]).wait(), 0)
@@ -645,7 +668,6 @@ class Hosts(unittest.TestCase):
         job.await_membership(6, after=second)
         job.expect_done(6)
 
-
     def test_two_hosts_that_do_not_reach_each_other(self):
         """But ruedarun reaches both: the job goes on without one of them."""
         job = self.start("--min-np", 2, "--blacklist-cooldown-range", 60, 60, "-x", "RUEDA_HEARTBEAT_LIMIT_S=1",
@@ -656,6 +678,47 @@ class Hosts(unittest.TestCase):
         self.assertEqual(list(now.values()), [pids[rank] for rank in range(4)])
         self.assertRegex(job.text(), r"process 4 \(.*\) is removed: in 2 memberships others did not reach it")
         job.expect_done(4)
+
+
+    def test_kills_in_a_row(self):
+        """Of ranks, of what starts them, of agents, and of all that runs on a host; the weights are right in the end."""
+        print(f"seed {SEED}", flush=True)
+        chance = random.Random(SEED)
+        job = self.start("--min-np", 1, "--host-timeout", 2, "--blacklist-cooldown-range", 0.02, 0.1, steps=1_000_000,
+                         pause=1, commit=3)
+        job.await_membership(6)
+        kills, dying, deadline = dict.fromkeys(("rank", "spawner", "agent", "host"), 0), set(), time.monotonic() + HANG
+        while sum(kills.values()) < HOST_KILLS:
+            time.sleep(chance.random() * 0.3)
+            self.assertIsNone(job.process.poll(), job.text()[-5000:])
+            self.assertLess(time.monotonic(), deadline, job.text()[-5000:])
+            lines = list(AT_WORK.finditer(job.text()))
+            newest = max(int(line[2]) for line in lines)
+            ranks = {}  # by host
+            for pid in sorted(int(line[7]) for line in lines if int(line[2]) == newest):
+                if lives(pid) and pid not in dying:
+                    ranks.setdefault(namespace_of(pid), []).append(pid)
+            if len(ranks) < 2:  # one is left in any case
+                continue
+            pids = ranks[chance.choice(sorted(ranks))]
+            spawner = parent_of(pids[0])
+            agent = parent_of(spawner)
+            if agent <= 1:  # it ends already
+                continue
+            kind = chance.choice(sorted(kills))
+            victims = {"rank": [chance.choice(pids)], "spawner": [spawner], "agent": [agent],
+                       "host": [agent, spawner, *pids]}[kind]
+            for victim in victims:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(victim, signal.SIGKILL)
+            kills[kind] += 1
+            dying.update(victims if kind == "rank" else pids)
+            deadline = time.monotonic() + HANG
+        job.await_membership(6, after=newest)
+        job.finish()
+        job.expect_done()
+        gaps = [float(gap) for gap in re.findall(r"ranks? after ([\d.]+) s", job.text())]
+        print(f"{kills}, {newest} memberships, the longest gap {max(gaps)} s", flush=True)
 
 
 class Slurm(unittest.TestCase):

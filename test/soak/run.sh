@@ -60,6 +60,7 @@ mapfile -t tests < <({ ctest --test-dir "$build" -N -L '^(long|multiprocess|torc
 [[ ${#tests[@]} -gt 0 ]] || fail "$build has no such test"
 
 export TEST_ELASTIC_KILLS=500  # in a row, of elastic_test
+export TEST_ELASTIC_HOST_KILLS=100  # the same between hosts
 
 declare -A passed
 rounds=0

@@ -279,6 +279,7 @@ void ElasticFront::OnHostNews(int number) {
   Host& host = hosts_[number];
   if (host.starting()) {
     if (host.ranks->refusal().has_value()) {
+      host.refusal = host.ranks->refusal()->exit_code();
       return FailHost(number, host.ranks->refusal()->why());
     }
     if (host.ranks->gone()) return FailHost(number, host.ranks->WhyGone());
@@ -291,6 +292,7 @@ void ElasticFront::OnHostNews(int number) {
     host.ranks->SetRunning();
     host.meeting_address = message.start().address();
     host.state = HostState::kUp;
+    host.refusal = std::nullopt;
     placement_.OnHostUp(number);
   }
   Message message;
@@ -391,6 +393,16 @@ bool ElasticFront::HostsAreSettled() const {
                       [](const Host& host) { return host.starting(); });
 }
 
+bool ElasticFront::AllHostsRefuse() const {
+  bool any = false;
+  for (int host = 0; host < placement_.hosts(); ++host) {
+    if (!placement_.IsThere(host)) continue;
+    if (!hosts_[host].refusal.has_value()) return false;
+    any = true;
+  }
+  return any;
+}
+
 // Processes -------------------------------------------------------------------------------------
 
 void ElasticFront::StartProcesses() {
@@ -403,6 +415,9 @@ void ElasticFront::StartProcesses() {
     const int min = AuthorityOptions(args_.options).min;
     if (HostsAreSettled() && up >= std::min(min, wanted)) {
       begun_ = true;
+    } else if (AllHostsRefuse()) {
+      for (const Host& host : hosts_) last_failure_ = host.refusal.value_or(last_failure_);
+      return EndJob("no host can run the program");
     } else if (now_ >= started_ + Duration(args_.options.elastic_timeout_seconds)) {
       return EndJob(absl::StrCat("there were ", up, " slots after ",
                                  Seconds(Duration(args_.options.elastic_timeout_seconds)),

@@ -55,6 +55,8 @@ class ElasticFront {
     Nanos not_before = 0;       // when it may be again: its processes may live until then
     int unanswered = 0;         // questions
     bool told_of_room = false;  // that it has fewer slots than were named
+    // The last time it was tried, its agent could not run the program: with which exit status.
+    std::optional<int> refusal;
 
     bool starting() const { return state == HostState::kStarting || state == HostState::kOrdered; }
   };
@@ -82,6 +84,7 @@ class ElasticFront {
   void CloseIdleHosts();
   void AskHosts();
   bool HostsAreSettled() const;
+  bool AllHostsRefuse() const;
 
   void StartProcesses();
   void OpenFilesOf(Slot slot);

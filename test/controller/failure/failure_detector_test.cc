@@ -31,8 +31,10 @@ class Board : public Verdicts {
     const auto it = blames.find(rank);
     return it == blames.end() ? -1 : it->second;
   }
+  bool elastic() const override { return is_elastic; }
   std::map<Rank, std::string> ends;
   std::map<Rank, Rank> blames;
+  bool is_elastic = false;
 };
 
 struct Fixture {
@@ -99,6 +101,16 @@ TEST(FailureDetector, WithoutAVerdictItSaysWhatItSaw) {
     ASSERT_TRUE(failure.has_value());
     EXPECT_EQ(failure->rank, 2);
     EXPECT_EQ(failure->cause, "hung up");
+  }
+}
+
+TEST(FailureDetector, InAnElasticJobTheCauseIsNotWaitedForLong) {
+  for (const bool same_host : {true, false}) {
+    Fixture test;
+    test.board.is_elastic = true;
+    test.detector.OnLinkLost(2, "hung up", same_host, kStart);
+    EXPECT_FALSE(test.Decide(kStart + FailureDetector::kElasticVerdictPatience - 1).has_value());
+    EXPECT_TRUE(test.Decide(kStart + FailureDetector::kElasticVerdictPatience).has_value());
   }
 }
 
