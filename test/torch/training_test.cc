@@ -2,7 +2,9 @@
 #include "test/torch/training.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <memory>
@@ -238,6 +240,20 @@ RANKS_TEST(ElasticState, DoesNotGoBackToWhatWasDamaged, 1) {
   state.commit();
   state.restore();
   EXPECT_EQ(step, 2);
+}
+
+RANKS_TEST(ElasticState, OfOneRankIsNotItsForkedChilds, 1) {
+  rueda::elastic::Sharded<float> moments(1'000);
+  rueda::elastic::State state(moments);
+  state.save();
+  const pid_t child = fork();
+  if (child == 0) {
+    _exit(StatusOf([&] { state.restore(); }) == RUEDA_FAILED_PRECONDITION ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  state.restore();
 }
 
 // What it is given, it spoils elsewhere, on one rank.

@@ -179,7 +179,7 @@ class OwnState {
   void Exchange(const std::string& name);
   /// For State: the contents are what Restore goes back to. Those go to which no rank may go back.
   void Keep();
-  /// For State: goes back to what was kept.
+  /// For State: goes back to what was kept. RUEDA_FAILED_PRECONDITION in a forked child.
   void Restore() { Load(kept_); }
   /// For State. Collective: shares out anew what all ranks of then had when the source's contents
   /// were kept; an Exchange must follow. RUEDA_DATA_LOSS on all ranks: of some rank of then neither
@@ -229,6 +229,10 @@ class OwnState {
   };
 
   void Load(uint64_t number) {
+    if (getpid() != process_) {  // which does not have the memory of the versions
+      throw Error(RUEDA_FAILED_PRECONDITION,
+                  "elastic state: a forked child does not have what its parent has kept");
+    }
     const Version& version = versions_.at(number);
     Unpack(version.parts.at(version.rank).view, version.rank, version.size);
     current_ = number;
@@ -245,6 +249,7 @@ class OwnState {
   std::vector<int> Partners(const std::vector<Brings>& brings) const;
 
   const Redundancy redundancy_;
+  const pid_t process_ = getpid();
   std::map<uint64_t, Version> versions_;
   uint64_t current_ = 0;  // the number of what the contents are, or come from
   uint64_t kept_ = 0;     // what Restore goes back to
