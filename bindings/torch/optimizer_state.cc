@@ -183,7 +183,7 @@ void check_replicas(optim::Optimizer& optimizer, const std::string& name, Proces
   const OptimizerKind& kind = AgreeOnKind(optimizer, name, process_set);
   Writer writer;
   Write(optimizer, kind, "optimizer", &writer);
-  writer.tensors.emplace_back("optimizer's settings and step counts", ToTensor(writer.numbers));
+  writer.tensors.emplace_back("optimizer.settings", ToTensor(writer.numbers));
   check_replicas(writer.tensors, name, process_set);
 }
 

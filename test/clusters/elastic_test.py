@@ -680,6 +680,22 @@ class Hosts(unittest.TestCase):
         job.expect_done(4)
 
 
+    def test_in_a_job_of_pbs_or_lsf(self):
+        """Their variables, and a stand-in for blaunch: ruedarun asks for nothing else."""
+        a, b, _ = self.hosts.names
+        nodes = os.path.join(tempfile.mkdtemp(), "nodes")
+        with open(nodes, "w", encoding="ascii") as file:
+            file.write(f"{a}\n{a}\n{b}\n{b}\n")
+        for variables in (["PBS_JOBID=7.pbs", f"PBS_NODEFILE={nodes}"], ["LSB_JOBID=7", f"LSB_MCPU_HOSTS={a} 2 {b} 2"]):
+            with self.subTest(variables[0]):
+                job = Job(self, "--min-np", 2, wrap=["env", *variables, *self.sshd.command(0)], steps=400, pause=5)
+                first, pids = job.await_membership(4)
+                os.kill(pids[3], signal.SIGKILL)
+                second, survivors = job.await_membership(3, after=first)
+                self.assertEqual(list(survivors.values()), [pids[0], pids[1], pids[2]])
+                job.await_membership(4, after=second)
+                job.expect_done(4)
+
     def test_kills_in_a_row(self):
         """Of ranks, of what starts them, of agents, and of all that runs on a host; the weights are right in the end."""
         print(f"seed {SEED}", flush=True)

@@ -604,15 +604,7 @@ class Allocations(OnHosts):
         self.expect_ranks(4, self.command(HELLO), PBS_JOBID="7.pbs", PBS_NODEFILE=nodes)
 
     def test_lsf(self):
-        """A stand-in for blaunch: like it, a host and then a command's words."""
-        tools = os.path.join(self.folder, "bin")
-        os.mkdir(tools)
-        blaunch = os.path.join(tools, "blaunch")
-        with open(blaunch, "w", encoding="ascii") as file:
-            file.write(f'#!/bin/sh\nhost=$1\nshift\nexec {self.sshd.bin}/ssh "$host" "$@"\n')
-        os.chmod(blaunch, 0o755)
-        self.expect_ranks(4, self.command(HELLO), LSB_JOBID="7", LSB_MCPU_HOSTS=f"{self.a} 2 {self.b} 2",
-                          PATH=f"{tools}:{os.environ['PATH']}")
+        self.expect_ranks(4, self.command(HELLO), LSB_JOBID="7", LSB_MCPU_HOSTS=f"{self.a} 2 {self.b} 2")
 
 
 if __name__ == "__main__":

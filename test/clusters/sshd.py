@@ -87,6 +87,8 @@ MaxStartups 200
         self.bin = os.path.join(self.folder, "bin")
         os.mkdir(self.bin)
         self._write("bin/ssh", f'#!/bin/sh\nexec {shutil.which("ssh")} -F {self.config} "$@"\n', 0o755)
+        # A stand-in for LSF's: like it, a host and then a command's words.
+        self._write("bin/blaunch", f'#!/bin/sh\nhost=$1\nshift\nexec {self.bin}/ssh "$host" "$@"\n', 0o755)
         for i, daemon in enumerate(self.daemons):
             self._await(i, daemon)
 

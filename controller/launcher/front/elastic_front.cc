@@ -493,6 +493,7 @@ void ElasticFront::OnMessage(int host, const Message& message) {
   }
 }
 
+// Its end follows.
 void ElasticFront::OnRankDies(const Message& message) {
   const auto it = processes_.find(message.rank);
   if (it == processes_.end() || it->second.pid != message.pid) return;
@@ -503,37 +504,37 @@ void ElasticFront::OnRankDies(const Message& message) {
   Do(actions);
 }
 
-// Once, as soon as it is known.
-void ElasticFront::NoteEnd(const Message& message) {
-  if (std::exchange(processes_[message.rank].end_is_told, true)) return;
-  const std::string text = absl::StrCat(Text(message.rank), " ", WaitStatusText(message.value));
-  if (message.value != 0 && !closing_) {
-    Note(text);
-  } else if (args_.options.verbose) {
-    Say(text);
-  }
-}
-
 void ElasticFront::OnRankEnded(int number, const Message& message) {
   const auto it = processes_.find(message.rank);
   if (it == processes_.end()) return;
-  Process& process = it->second;
-  process.pid = message.pid;
-  const bool well = message.value == 0;
-  const bool by_us = (message.flags & Message::kEndedByUs) != 0 || process.removed;
+  it->second.pid = message.pid;
   // The others of its membership wait for the verdict.
   for (int host = 0; host < static_cast<int>(hosts_.size()); ++host) {
     if (host == number || hosts_[host].ranks == nullptr) continue;
     hosts_[host].ranks->Send(
         {MessageKind::kVerdict, message.rank, message.pid, message.value, 0, message.blames});
   }
+  NoteEnd(message);
+  OnProcessEnded(message.rank, message.value == 0);
+}
+
+// Once, as soon as it is known how it ends.
+void ElasticFront::NoteEnd(const Message& message) {
+  Process& process = processes_[message.rank];
+  if (std::exchange(process.end_is_told, true)) return;
+  const bool well = message.value == 0;
+  const bool by_us = (message.flags & Message::kEndedByUs) != 0 || process.removed;
   if (!well && !by_us) {
     last_failure_ = ExitCodeOf(message.value);
     if (authority_.finishing() && authority_.IsMember(message.rank)) late_failure_ = last_failure_;
   }
-  NoteEnd(message);
   was_killed_ |= WIFSIGNALED(message.value);
-  OnProcessEnded(message.rank, well);
+  const std::string text = absl::StrCat(Text(message.rank), " ", WaitStatusText(message.value));
+  if (!well && !closing_) {
+    Note(text);
+  } else if (args_.options.verbose) {
+    Say(text);
+  }
 }
 
 void ElasticFront::OnProcessEnded(Slot slot, bool well) {

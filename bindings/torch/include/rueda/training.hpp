@@ -271,8 +271,9 @@ RUEDA_TORCH_API void check_replicas(const torch::nn::Module& module,
                                     const std::string& name = "check_replicas",
                                     ProcessSet process_set = global_process_set);
 
-/// Checks an optimizer's settings, and what it stores for each parameter, step counters included.
-/// Works for the optimizers that broadcast_optimizer_state works for.
+/// Checks what an optimizer stores for each parameter, as `optimizer.group0.1.exp_avg`, and its
+/// settings and step counters, together as `optimizer.settings`. Works for the optimizers that
+/// broadcast_optimizer_state works for.
 ///
 /// RUEDA_INVALID_ARGUMENT on all ranks: the optimizers differ in their type, or in their
 /// parameters, groups or order; or the type is another one.
