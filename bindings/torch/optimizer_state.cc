@@ -5,9 +5,11 @@
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "bindings/torch/operation.h"
 #include "bindings/torch/optimizer_fields.h"
+#include "bindings/torch/training/present_ranks.h"
 #include "rueda/training.hpp"
 
 namespace rueda::libtorch {
@@ -112,24 +114,23 @@ void Commit(Received received, const OptimizerKind& kind, optim::Optimizer* opti
   }
 }
 
-// What must be the same on all ranks: its own length, the type (-1: not known), and how
-// many parameters each group has.
+// What must be the same on all ranks: the type (-1: not known), and how many parameters each group
+// has.
 std::vector<int64_t> FormOf(const optim::Optimizer& optimizer) {
-  std::vector<int64_t> form = {0, OptimizerKindIndex(optimizer)};
+  std::vector<int64_t> form = {OptimizerKindIndex(optimizer)};
   for (const auto& group : optimizer.param_groups()) {
     form.push_back(static_cast<int64_t>(group.params().size()));
   }
-  form[0] = static_cast<int64_t>(form.size());
   return form;
 }
 
 std::string Describe(int rank, const std::vector<int64_t>& form) {
   std::string text = "rank ";  // and not "rank " + ...: a warning of g++ 12, which is wrong
   text += std::to_string(rank) + " has ";
-  text += form[1] < 0 ? std::string("none of ") + kOptimizerKinds
-                      : OptimizerKindAt(static_cast<int>(form[1])).name;
+  text += form[0] < 0 ? std::string("none of ") + kOptimizerKinds
+                      : OptimizerKindAt(static_cast<int>(form[0])).name;
   text += " with groups of";
-  for (size_t i = 2; i < form.size(); ++i) text += " " + std::to_string(form[i]);
+  for (size_t i = 1; i < form.size(); ++i) text += " " + std::to_string(form[i]);
   return text + " parameters";
 }
 
@@ -141,26 +142,28 @@ at::Tensor ToTensor(const std::vector<T>& values) {
   return tensor;
 }
 
-// Returns the kind that all ranks have, in the same form; else throws the same error on all.
+// Returns the kind that all ranks have that have not joined, in the same form; else throws the same
+// error on all.
 const OptimizerKind& AgreeOnKind(const optim::Optimizer& optimizer, const std::string& name,
                                  ProcessSet process_set) {
-  const at::Tensor all =
-      allgather(ToTensor(FormOf(optimizer)), {.name = name + ".form", .process_set = process_set});
-  const int64_t* next = all.const_data_ptr<int64_t>();
-  const std::vector<int> ranks = process_set.ranks();
+  const std::vector<int64_t> own = FormOf(optimizer);
+  const size_t bytes = own.size() * sizeof(int64_t);
+  const PresentRanks present = AllgatherPresent(
+      std::string(reinterpret_cast<const char*>(own.data()), bytes), name + ".form", process_set);
   std::vector<int64_t> first;
-  for (const int rank : ranks) {
-    const std::vector<int64_t> form(next, next + *next);
-    next += form.size();
+  for (size_t i = 0; i < present.ranks.size(); ++i) {
+    const std::string& text = present.texts[i];
+    std::vector<int64_t> form(text.size() / sizeof(int64_t));
+    std::memcpy(form.data(), text.data(), text.size());
     if (first.empty()) first = form;
-    if (form == first && form[1] >= 0) continue;
+    if (form == first && form[0] >= 0) continue;
     std::string message = name + ": ";
-    if (form != first) message += Describe(ranks[0], first) + ", ";
-    message += Describe(rank, form);
-    if (form[1] < 0) message += "; give what yours remembers to broadcast_parameters";
+    if (form != first) message += Describe(present.ranks[0], first) + ", ";
+    message += Describe(present.ranks[i], form);
+    if (form[0] < 0) message += "; give what yours remembers to broadcast_parameters";
     throw Error(RUEDA_INVALID_ARGUMENT, message);
   }
-  return OptimizerKindAt(static_cast<int>(first[1]));
+  return OptimizerKindAt(static_cast<int>(first[0]));
 }
 
 }  // namespace

@@ -3,8 +3,9 @@
 //
 // A hang-up tells that a rank is gone, but not why, and what breaks first is not always what was
 // lost: a killed process closes its descriptors one by one, and a rank that gives up because of
-// another closes its own. So a suspicion waits for a moment: for the verdict, if somebody watches
-// the processes, or for the connection that tells who is gone. Meanwhile no lane moves.
+// another closes its own. So the suspicion of a hang-up waits for a moment: for the verdict, if
+// somebody watches the processes, or for the connection that tells who is gone. Meanwhile no lane
+// moves.
 //
 // Owner: the engine; the holder of the baton. PURE
 #pragma once

@@ -97,17 +97,8 @@ void Watch::LookWhatReached(size_t remote, Nanos now) {
   each.reached = reached;
 }
 
-std::optional<Watch::Lost> Watch::Look(bool waiting, Nanos now) {
-  std::optional<Lost> lost;
-  if (waiting && now >= look_who_dies_) {
-    lost = WhoDies();
-    look_who_dies_ = now + kWhoDiesInterval;
-  }
-  if (!lost.has_value() && now >= liveness_.next()) lost = SendHeartbeatsAndCheck(waiting, now);
-  return lost;
-}
-
-std::optional<Watch::Lost> Watch::WhoDies() const {
+std::optional<Watch::Lost> Watch::WhoDies(Nanos now) {
+  look_who_dies_ = now + kWhoDiesInterval;
   for (const Neighbour& each : neighbours_) {
     if (each.end == nullptr) continue;
     const std::optional<int> status = WaitStatusOfDying(each.pid);

@@ -3,7 +3,6 @@
 // is. Owner: the engine; the thread that holds the baton.
 #pragma once
 
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,24 +34,24 @@ class Watch {
   // Whether others may have missed this process, as it did not run.
   bool WasAway(Nanos now) const { return liveness_.WasAway(now); }
   // When to look; kForever: never. `waiting`: this rank has something under way. Else it does not
-  // matter to a rank whether its own leader is stopped, or anybody dies, and it does not wake for
-  // that.
-  Nanos next(bool waiting) const {
-    const Nanos next = waiting || has_others_ ? liveness_.next() : kForever;
-    return waiting ? std::min(next, look_who_dies_) : next;
-  }
+  // matter to a rank whether its own leader is stopped, and it does not wake for that.
+  Nanos next(bool waiting) const { return waiting || has_others_ ? liveness_.next() : kForever; }
+  // The same for WhoDies.
+  Nanos look_who_dies(bool waiting) const { return waiting ? look_who_dies_ : kForever; }
 
   struct Lost {
     Rank rank;
     std::string how;
     bool has_just_ended = false;  // the verdict may tell more
   };
-  // Sends heartbeats, if it is time to, and says whom it takes for lost.
-  std::optional<Lost> Look(bool waiting, Nanos now);
+  // Sends heartbeats, and says whom it takes for lost.
+  std::optional<Lost> SendHeartbeatsAndCheck(bool waiting, Nanos now);
+  // A neighbor that is about to end: a connection tells that only when the kernel has freed its
+  // memory.
+  std::optional<Lost> WhoDies(Nanos now);
 
  private:
-  // How long somebody who waits may be the last to know that a neighbour dies. A connection tells
-  // it within milliseconds if there is little memory to free.
+  // A connection tells within milliseconds if there is little memory to free.
   static constexpr Nanos kWhoDiesInterval = 20 * kMillisecond;
 
   struct End {
@@ -76,8 +75,6 @@ class Watch {
     uint64_t reached = 0;  // bytes that it had acknowledged at the last look
   };
   void LookWhatReached(size_t remote, Nanos now);
-  std::optional<Lost> SendHeartbeatsAndCheck(bool waiting, Nanos now);
-  std::optional<Lost> WhoDies() const;
   std::vector<Remote> remotes_;
   std::vector<Neighbour> neighbours_;
   bool has_others_;  // than its own leader

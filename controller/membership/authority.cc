@@ -33,25 +33,32 @@ void Authority::OnEnded(Slot slot, bool well, Nanos now, Actions* out) {
     deadline_ = kForever;
     return;
   }
-  const bool has_members = std::any_of(processes_.begin(), processes_.end(),
-                                       [](const auto& each) { return each.second.member; });
-  if (record_.number > 0 && was_member && !has_members) {
-    if (!finishing_) {
-      return End(absl::StrCat("all ranks of membership ", record_.number, " have failed"), out);
-    }
-    over_ = true;  // the rest has nothing to do any more
-    deadline_ = kForever;
-    for (const auto& [other, process] : processes_) out->push_back({ActionKind::kDismiss, other});
-    return;
-  }
+  if (was_member && EndWithoutMembers(out)) return;
   TryCommit(now, out);
+}
+
+bool Authority::EndWithoutMembers(Actions* out) {
+  const bool has_members = std::any_of(processes_.begin(), processes_.end(), [](const auto& each) {
+    return each.second.member && !each.second.dies && !each.second.removed;
+  });
+  if (record_.number == 0 || has_members) return false;
+  if (!finishing_) {
+    End(absl::StrCat("all ranks of membership ", record_.number, " have failed"), out);
+    return true;
+  }
+  over_ = true;  // the rest has nothing to do any more
+  deadline_ = kForever;
+  for (const auto& [other, process] : processes_) out->push_back({ActionKind::kDismiss, other});
+  return true;
 }
 
 void Authority::OnDying(Slot slot, Nanos now, Actions* out) {
   const auto it = processes_.find(slot);
   if (it == processes_.end() || over_) return;
   it->second.dies = true;
+  it->second.asked = false;
   lost_some_ |= it->second.member;
+  if (it->second.member && EndWithoutMembers(out)) return;
   TryCommit(now, out);
 }
 
@@ -171,8 +178,7 @@ std::vector<Slot> Authority::Unreachable() const {
 int Authority::Waiting() const {
   return static_cast<int>(std::count_if(processes_.begin(), processes_.end(), [](const auto& each) {
     const Process& process = each.second;
-    return process.asked && !process.member && !process.withdrawn && !process.removed &&
-           !process.dies;
+    return process.asked && !process.member && !process.withdrawn && !process.removed;
   }));
 }
 
@@ -243,12 +249,13 @@ void Authority::TryCommit(Nanos now, Actions* out) {
     }
   }
   const bool ending = std::any_of(processes_.begin(), processes_.end(), [](const auto& each) {
-    return each.second.removed && each.second.member;
+    return each.second.removed && each.second.member && !each.second.dies;
   });
   if (ending) {
     deadline_ = DeadlineAfter(removed_at_, kRemovePatience);
     if (now < deadline_) return;
   }
+  if (EndWithoutMembers(out)) return;  // newcomers alone have no state
   const auto ready = std::count_if(processes_.begin(), processes_.end(),
                                    [&](const auto& each) { return Stays(each.second); });
   if (ready >= options_.min) {

@@ -106,7 +106,7 @@ class Authority {
     bool withdrawn = false;
     bool told_to_leave = false;  // the members were
     bool removed = false;
-    bool dies = false;
+    bool dies = false;  // it asks no more
     Ask ask;
   };
 
@@ -118,10 +118,12 @@ class Authority {
   // Whether it is in the membership that would begin now.
   bool Stays(const Process& process) const {
     const bool leaves = process.withdrawn && !(process.member && IsKeptOn(process));
-    return process.asked && !leaves && !process.removed && !process.dies;
+    return process.asked && !leaves && !process.removed;
   }
   // Though it is withdrawn: the others would have no part in its leaving.
   bool IsKeptOn(const Process& process) const { return lost_some_ || !process.told_to_leave; }
+  // The membership that was has no member any more that lives: the job ends. Whether that is so.
+  bool EndWithoutMembers(Actions* out);
   std::vector<Slot> Missing() const;
   bool IsBlamed(Slot slot) const;
   bool AreOnBlamedHosts(const std::vector<Slot>& missing) const;

@@ -73,8 +73,12 @@ bool Connections::Pump(Nanos now) {
     }
   }
   const bool waiting = listener_.waiting();
+  if (looked_at >= watch_.look_who_dies(waiting)) {
+    std::optional<Watch::Lost> lost = watch_.WhoDies(looked_at);
+    if (lost.has_value()) listener_.OnWatched(std::move(lost));
+  }
   if (looked_at >= watch_.next(waiting)) {
-    listener_.OnWatched(watch_.Look(waiting, looked_at));
+    listener_.OnWatched(watch_.SendHeartbeatsAndCheck(waiting, looked_at));
   } else if (is_ready(launchers_bell_)) {
     listener_.OnWatched(std::nullopt);
   }

@@ -59,7 +59,10 @@ class Connections : public Courier {
   // anything moved.
   bool Pump(Nanos now);
   // When to take a turn though nothing rings.
-  Nanos deadline() const { return watch_.next(listener_.waiting()); }
+  Nanos deadline() const {
+    const bool waiting = listener_.waiting();
+    return std::min(watch_.next(waiting), watch_.look_who_dies(waiting));
+  }
   // Whether others may have missed this process, as it did not run.
   bool was_away() const { return watch_.WasAway(MonotonicNow()); }
 

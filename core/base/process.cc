@@ -70,7 +70,8 @@ class Stat {
   explicit Stat(const std::string& path) {
     const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
     char text[1024];
-    const ssize_t n = file.valid() ? read(file.get(), text, sizeof text) : 0;
+    const ssize_t n = file.valid() ? read(file.get(), text, sizeof text) : -1;
+    gone_ = n < 0 && (errno == ENOENT || errno == ESRCH);
     const absl::string_view all(text, static_cast<size_t>(std::max<ssize_t>(n, 0)));
     const size_t name_end = all.rfind(')');
     if (name_end == absl::string_view::npos || all.size() < name_end + 3) return;
@@ -78,6 +79,7 @@ class Stat {
   }
 
   bool seen() const { return !fields_.empty(); }
+  bool gone() const { return gone_; }
   // 0: it can't be seen.
   char state() const { return seen() && !fields_[0].empty() ? fields_[0][0] : '\0'; }
   std::optional<int64_t> Number(Field field) const {
@@ -94,7 +96,15 @@ class Stat {
 
  private:
   std::vector<std::string> fields_;
+  bool gone_ = false;
 };
+
+// /proc may show the processes of another namespace.
+bool IsProcOurs() {
+  char self[16] = "";
+  (void)!readlink("/proc/self", self, sizeof self - 1);
+  return absl::StrCat(getpid()) == self;
+}
 
 // glibc has names of signals (sigabbrev_np) only since 2.32.
 constexpr std::pair<int, const char*> kSignals[] = {
@@ -149,16 +159,18 @@ std::optional<int> WaitStatusOfDying(int pid) {
   const Stat stat = Stat::Of(pid);
   const int64_t status = stat.Number(Stat::kExitCode).value_or(0);
   // Who may not look gets the status 0.
-  if (!stat.exiting() || status == 0) return std::nullopt;
+  if (!stat.exiting() || status == 0 || !IsProcOurs()) return std::nullopt;
   const std::string threads = absl::StrCat("/proc/", pid, "/task");
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(threads.c_str()), closedir);
   if (folder == nullptr) return std::nullopt;
+  errno = 0;
   while (const dirent* const each = readdir(folder.get())) {
     if (each->d_name[0] == '.') continue;
     const Stat thread(absl::StrCat(threads, "/", each->d_name, "/stat"));
-    if (thread.seen() && !thread.exiting()) return std::nullopt;
+    if (!thread.exiting() && !thread.gone()) return std::nullopt;
+    errno = 0;
   }
-  return status;
+  return errno == 0 ? std::optional<int>(status) : std::nullopt;
 }
 
 bool HasEnded(int pid) {

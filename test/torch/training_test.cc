@@ -203,6 +203,13 @@ RANKS_TEST(Replicas, OptimizersThatDifferAreNamedOnAllRanks, 2, 3) {
   EXPECT_EQ(StatusOf([&] { hvd::check_replicas(any); }), RUEDA_INVALID_ARGUMENT);
 }
 
+RANKS_TEST(Replicas, OptimizersOfWhoHasNotJoinedAreChecked, 3) {
+  Net net;
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+  if (hvd::rank() < 2) hvd::check_replicas(sgd);
+  rueda::join();
+}
+
 RANKS_TEST(Replicas, AreCheckedEveryNSteps, 2) {
   const torch::NoGradGuard no_grad;
   Mixed model;

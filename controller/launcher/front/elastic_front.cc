@@ -216,10 +216,12 @@ void ElasticFront::SetHosts(const std::vector<HostSlots>& hosts) {
     Say(absl::StrCat("host ", each.name, ": ", placement_.RoomOf(host), " of its ", each.slots,
                      " slots are used: a host that grows has room for no more"));
   }
-  for (int host = 0; host < placement_.hosts() && begun_; ++host) {
+  for (int host = 0; host < placement_.hosts(); ++host) {
     const bool was = host < before && was_there[host];
     const bool is = placement_.IsThere(host);
-    if (was != is) {
+    if (was == is) continue;
+    hosts_[host].refusal = 0;
+    if (begun_) {
       Note(absl::StrCat("host ", placement_.NameOf(host), is ? " is there" : " is to be left"));
     }
   }
@@ -270,6 +272,7 @@ void ElasticFront::StartHost(int number) {
   }
   host.ranks = *std::move(ranks);
   host.state = HostState::kStarting;
+  host.refusal = 0;
   host.since = now_;
   host.unanswered = 0;
   output_->MakeRoomForFeeds(args_.options.prefix, first + room);
@@ -279,8 +282,12 @@ void ElasticFront::OnHostNews(int number) {
   Host& host = hosts_[number];
   if (host.starting()) {
     if (host.ranks->refusal().has_value()) {
-      host.refusal = host.ranks->refusal()->exit_code();
-      return FailHost(number, host.ranks->refusal()->why());
+      const launch::Refusal refusal = *host.ranks->refusal();
+      FailHost(number, refusal.why());
+      const bool is_program =
+          refusal.exit_code() == kNotFound || refusal.exit_code() == kNotExecutable;
+      if (is_program) host.refusal = refusal.exit_code();
+      return;
     }
     if (host.ranks->gone()) return FailHost(number, host.ranks->WhyGone());
   }
@@ -292,7 +299,6 @@ void ElasticFront::OnHostNews(int number) {
     host.ranks->SetRunning();
     host.meeting_address = message.start().address();
     host.state = HostState::kUp;
-    host.refusal = std::nullopt;
     placement_.OnHostUp(number);
   }
   Message message;
@@ -393,14 +399,12 @@ bool ElasticFront::HostsAreSettled() const {
                       [](const Host& host) { return host.starting(); });
 }
 
+// Of those that there are. That they are enough is for the caller to see.
 bool ElasticFront::AllHostsRefuse() const {
-  bool any = false;
   for (int host = 0; host < placement_.hosts(); ++host) {
-    if (!placement_.IsThere(host)) continue;
-    if (!hosts_[host].refusal.has_value()) return false;
-    any = true;
+    if (placement_.IsThere(host) && hosts_[host].refusal == 0) return false;
   }
-  return any;
+  return true;
 }
 
 // Processes -------------------------------------------------------------------------------------
@@ -415,8 +419,8 @@ void ElasticFront::StartProcesses() {
     const int min = AuthorityOptions(args_.options).min;
     if (HostsAreSettled() && up >= std::min(min, wanted)) {
       begun_ = true;
-    } else if (AllHostsRefuse()) {
-      for (const Host& host : hosts_) last_failure_ = host.refusal.value_or(last_failure_);
+    } else if (placement_.SlotsThere() >= std::min(min, wanted) && AllHostsRefuse()) {
+      for (const Host& host : hosts_) last_failure_ = std::max(last_failure_, host.refusal);
       return EndJob("no host can run the program");
     } else if (now_ >= started_ + Duration(args_.options.elastic_timeout_seconds)) {
       return EndJob(absl::StrCat("there were ", up, " slots after ",
@@ -496,12 +500,14 @@ void ElasticFront::OnMessage(int host, const Message& message) {
 // Its end follows.
 void ElasticFront::OnRankDies(const Message& message) {
   const auto it = processes_.find(message.rank);
-  if (it == processes_.end() || it->second.pid != message.pid) return;
+  // Of one that is ended with the job the end itself tells whose doing it was.
+  if (closing_ || it == processes_.end() || it->second.pid != message.pid) return;
   NoteEnd(message);
   if (authority_.IsMember(message.rank) && disturbed_at_ == kForever) disturbed_at_ = now_;
   Authority::Actions actions;
   authority_.OnDying(message.rank, now_, &actions);
   Do(actions);
+  if (authority_.over() && !closing_) Close();
 }
 
 void ElasticFront::OnRankEnded(int number, const Message& message) {

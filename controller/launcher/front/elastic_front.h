@@ -55,8 +55,7 @@ class ElasticFront {
     Nanos not_before = 0;       // when it may be again: its processes may live until then
     int unanswered = 0;         // questions
     bool told_of_room = false;  // that it has fewer slots than were named
-    // The last time it was tried, its agent could not run the program: with which exit status.
-    std::optional<int> refusal;
+    int refusal = 0;  // the last time it was tried, it could not run the program: 126, 127
 
     bool starting() const { return state == HostState::kStarting || state == HostState::kOrdered; }
   };

@@ -218,6 +218,7 @@ void Spawner::PollOnce() {
         RecordVerdict(ended.back());
     }
   }
+  if (!speaking.empty()) ReportWhoDies();
   for (const Rank rank : speaking) OnWords(rank);
   if (exec_failures || !ended.empty()) OnExecFailures();
   for (const Rank rank : ended) {
@@ -297,13 +298,12 @@ void Spawner::OnWords(Rank rank) {
       process.words.reset();  // epoll forgets it
       return;
     }
-    ReportWhoDies();
     channel_.Send({MessageKind::kFromRank, WorldRank(rank), process.pid, 0, 0, -1,
                    bytes.substr(0, static_cast<size_t>(n))});
   }
 }
 
-// One that speaks has mostly lost another, whose end may take a while.
+// Those who speak have mostly lost one whose end may take a while.
 void Spawner::ReportWhoDies() {
   for (size_t i = 0; i < ranks_.size(); ++i) {
     RankProcess& each = ranks_[i];

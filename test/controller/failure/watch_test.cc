@@ -81,45 +81,57 @@ TEST(Watch, ContextsShareTheDescriptorOfAProcess) {
   EXPECT_EQ(late.EndOf(links[0]), -1) << "another process may have its number";
 }
 
-TEST(Watch, WhoWaitsSeesANeighborDie) {
-  int there[2];
-  ASSERT_EQ(pipe(there), 0);
+// A process that takes its time to free its memory, and says when it has it.
+pid_t StartHeavy(int there[2]) {
+  EXPECT_EQ(pipe(there), 0);
   const pid_t child = fork();
   if (child == 0) {
-    const std::vector<char> memory(size_t{512} << 20, 1);  // takes its time to free
+    const std::vector<char> memory(size_t{512} << 20, 1);
     (void)!write(there[1], memory.data(), 1);
     pause();
   }
   char byte;
-  ASSERT_EQ(read(there[0], &byte, 1), 1);
+  EXPECT_EQ(read(there[0], &byte, 1), 1);
+  return child;
+}
+
+// Whether it was seen before its end, which a busy machine may not have let us.
+bool SeesItDie() {
+  int there[2];
+  const pid_t child = StartHeavy(there);
   std::vector<RoleLink> links(1);
   links[0].role = LinkRole::kNeighbour;
   links[0].pid = child;
-  links[0].link = Link::Client(UniqueFd(dup(there[0])), SessionScope(), 0, 7);
+  links[0].link = Link::Client(UniqueFd(there[0]), SessionScope(), 0, 7);
   Watch watch(&links, 0, 0);
   const bool waiting = true;
   Nanos now = 0;
-  EXPECT_EQ(watch.next(!waiting), kForever);
-  EXPECT_EQ(watch.next(waiting), now);
-  EXPECT_FALSE(watch.Look(waiting, now).has_value());
-  EXPECT_GT(watch.next(waiting), now);
+  EXPECT_EQ(watch.look_who_dies(!waiting), kForever);
+  EXPECT_EQ(watch.look_who_dies(waiting), now);
+  EXPECT_FALSE(watch.WhoDies(now).has_value());
+  EXPECT_GT(watch.look_who_dies(waiting), now);
   kill(child, SIGKILL);
   std::optional<Watch::Lost> lost;
   while (!lost.has_value() && !HasEnded(child)) {
-    now = watch.next(waiting);
-    lost = watch.Look(waiting, now);
+    now = watch.look_who_dies(waiting);
+    lost = watch.WhoDies(now);
   }
-  ASSERT_TRUE(lost.has_value());
+  siginfo_t info;
+  EXPECT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
+  EXPECT_FALSE(watch.WhoDies(now).has_value()) << "the connection has told";
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  close(there[1]);
+  if (!lost.has_value()) return false;
   EXPECT_EQ(lost->rank, 7);
   EXPECT_EQ(lost->how, "killed by signal 9 (SIGKILL)");
   EXPECT_FALSE(lost->has_just_ended);
-  siginfo_t info;
-  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
-  now = watch.next(waiting);
-  EXPECT_FALSE(watch.Look(waiting, now).has_value()) << "the connection has told";
-  EXPECT_EQ(waitpid(child, nullptr, 0), child);
-  close(there[0]);
-  close(there[1]);
+  return true;
+}
+
+TEST(Watch, WhoWaitsSeesANeighborDie) {
+  int trials = 1;
+  while (trials < 20 && !SeesItDie()) ++trials;
+  EXPECT_LT(trials, 20);
 }
 
 }  // namespace

@@ -215,6 +215,52 @@ TEST(Authority, TheEndOfOneThatDiesIsNotWaitedFor) {
   EXPECT_THAT(job.Done(), ElementsAre("tell added"));
 }
 
+TEST(Authority, NewcomersAloneAreNoMembership) {
+  Job job({1, 4});
+  job.Begin(3);
+  job.Start({3});
+  job.Ask(3, 0);
+  job.Ask(0, 1, 0, 1);
+  job.Die(1);
+  job.End(0);
+  EXPECT_THAT(job.Done(), ElementsAre("tell added"));
+  job.End(2);
+  EXPECT_THAT(job.Done(), ElementsAre("end: all ranks of membership 1 have failed"));
+  EXPECT_TRUE(job.authority().over());
+}
+
+TEST(Authority, TheLastMemberThatDiesEndsTheJob) {
+  Job job({2, 4});
+  job.Begin(2);
+  job.End(1);
+  job.Ask(0, 1, 0, 1);
+  EXPECT_THAT(job.Done(), ElementsAre());
+  job.Start({2, 3});
+  job.Die(0);
+  EXPECT_THAT(job.Done(), ElementsAre("end: all ranks of membership 1 have failed"));
+}
+
+TEST(Authority, WhoDiesBlamesNobodyAnyMore) {
+  Job job;
+  job.Begin(4);
+  job.Ask(1, 1, 0, 3);
+  job.Die(1);
+  job.End(3);
+  job.Ask(0, 1, 0, 3);
+  job.Ask(2, 1, 0, 3);
+  EXPECT_THAT(job.Done(), ElementsAre("commit"));
+  job.Start({3});
+  job.Ask(3, 0);
+  EXPECT_THAT(job.Done(), ElementsAre("tell added"));
+  for (const Slot slot : {0, 2}) job.Ask(slot, 2);
+  EXPECT_THAT(job.Done(), ElementsAre("commit"));
+  job.Ask(0, 3);
+  job.Ask(2, 3);
+  const Nanos asked = job.now;
+  job.Wait();
+  EXPECT_EQ(job.now, asked + 10 * kSecond) << "nobody who lives blames it";
+}
+
 TEST(Authority, OneThatHasAskedAndDiesIsNoMember) {
   Job job;
   job.Begin(4);
@@ -513,7 +559,7 @@ class World {
 
   void Die(Slot slot, bool well = false) {
     lost_some_ |= processes_[slot].membership > 0 && !well;
-    // One that has asked would be in the next membership all the same.
+    // One that waits may be in the next membership all the same, if nobody has seen it by then.
     const bool slowly = !well && !processes_[slot].waits && Chance(30);
     processes_.erase(slot);
     if (slowly) {
@@ -665,7 +711,7 @@ class World {
           if (processes_.contains(action.slot)) Die(action.slot, true);
           break;
         case Kind::kRemove:
-          if (dying_.contains(action.slot)) break;
+          if (dying_.contains(action.slot) || authority_.over()) break;
           EXPECT_TRUE(processes_.contains(action.slot));
           EXPECT_EQ(processes_[action.slot].waits, action.text.starts_with("in 2 memberships"))
               << "it has asked, and can't be reached";
@@ -694,6 +740,9 @@ class World {
         << "survivors keep their order, and have the lowest ranks";
     uint64_t newest = 0;
     for (const Slot slot : survivors) newest = std::max(newest, processes_[slot].commits);
+    if (record.number > 1) {
+      EXPECT_GT(record.survivors, 0) << "newcomers alone have no state";
+    }
     if (record.survivors > 0) {
       ASSERT_LT(record.source, record.survivors);
       EXPECT_EQ(processes_[record.slots[record.source]].commits, newest) << "no commit is lost";

@@ -111,10 +111,10 @@ TEST(Process, HasEndedOnceAllItsThreadsHaveReapedOrNot) {
   ExpectThatThreadsCount();
 }
 
-TEST(Process, OneThatDiesIsSeenBeforeItHasEnded) {
-  EXPECT_FALSE(WaitStatusOfDying(getpid()).has_value());
+// Whether it was seen before its end, which a busy machine may not have let us.
+bool SeesItDie() {
   int there[2];
-  ASSERT_EQ(pipe(there), 0);
+  EXPECT_EQ(pipe(there), 0);
   const int pid = fork();
   if (pid == 0) {
     const std::vector<char> memory(size_t{512} << 20, 1);  // takes its time to free
@@ -122,16 +122,12 @@ TEST(Process, OneThatDiesIsSeenBeforeItHasEnded) {
     pause();
   }
   char byte;
-  ASSERT_EQ(read(there[0], &byte, 1), 1);
+  EXPECT_EQ(read(there[0], &byte, 1), 1);
   EXPECT_FALSE(WaitStatusOfDying(pid).has_value());
   kill(pid, SIGKILL);
   std::optional<int> status;
-  bool before_its_end = false;
-  while (!status.has_value()) {
-    status = WaitStatusOfDying(pid);
-    before_its_end = !HasEnded(pid);
-  }
-  EXPECT_TRUE(before_its_end);
+  while (!status.has_value()) status = WaitStatusOfDying(pid);
+  const bool before_its_end = !HasEnded(pid);
   EXPECT_EQ(WaitStatusText(*status), "killed by signal 9 (SIGKILL)");
   int reaped = 0;
   EXPECT_EQ(waitpid(pid, &reaped, 0), pid);
@@ -139,6 +135,14 @@ TEST(Process, OneThatDiesIsSeenBeforeItHasEnded) {
   EXPECT_FALSE(WaitStatusOfDying(pid).has_value());
   close(there[0]);
   close(there[1]);
+  return before_its_end;
+}
+
+TEST(Process, OneThatDiesIsSeenBeforeItHasEnded) {
+  EXPECT_FALSE(WaitStatusOfDying(getpid()).has_value());
+  int trials = 1;
+  while (trials < 20 && !SeesItDie()) ++trials;
+  EXPECT_LT(trials, 20);
 }
 
 TEST(Process, ThatItsMainThreadHasEndedSaysNothing) {
