@@ -39,11 +39,17 @@ void Authority::OnEnded(Slot slot, bool well, Nanos now, Actions* out) {
 
 bool Authority::EndWithoutMembers(Actions* out) {
   const bool has_members = std::any_of(processes_.begin(), processes_.end(), [](const auto& each) {
-    return each.second.member && !each.second.dies && !each.second.removed;
+    const Process& process = each.second;
+    return process.member && !process.dies && !process.removed && !process.stateless;
   });
   if (record_.number == 0 || has_members) return false;
   if (!finishing_) {
-    End(absl::StrCat("all ranks of membership ", record_.number, " have failed"), out);
+    const bool is_one_left =
+        std::any_of(processes_.begin(), processes_.end(),
+                    [](const auto& each) { return each.second.member && each.second.stateless; });
+    End(absl::StrCat("all ranks of membership ", record_.number,
+                     is_one_left ? " that had the state" : "", " have failed"),
+        out);
     return true;
   }
   over_ = true;  // the rest has nothing to do any more
@@ -76,6 +82,7 @@ void Authority::OnAsk(Slot slot, const Ask& ask, Nanos now, Actions* out) {
   }
   process.asked = true;
   process.ask = ask;
+  process.stateless = process.member && IsNewIn(slot) && ask.commits < commits_;
   if (record_.number == 0 || process.member) {
     if (!regrouping()) asked_since_ = now;
     asked_last_ = now;
@@ -99,6 +106,12 @@ void Authority::OnWithdrawn(Slot slot, Nanos now, Actions* out) {
 
 void Authority::OnTime(Nanos now, Actions* out) {
   if (now >= deadline_) TryCommit(now, out);
+}
+
+// Whether it is a newcomer of record_.
+bool Authority::IsNewIn(Slot slot) const {
+  return std::find(record_.slots.begin() + record_.survivors, record_.slots.end(), slot) !=
+         record_.slots.end();
 }
 
 std::vector<Slot> Authority::Missing() const {
@@ -255,7 +268,7 @@ void Authority::TryCommit(Nanos now, Actions* out) {
     deadline_ = DeadlineAfter(removed_at_, kRemovePatience);
     if (now < deadline_) return;
   }
-  if (EndWithoutMembers(out)) return;  // newcomers alone have no state
+  if (EndWithoutMembers(out)) return;
   const auto ready = std::count_if(processes_.begin(), processes_.end(),
                                    [&](const auto& each) { return Stays(each.second); });
   if (ready >= options_.min) {
@@ -306,6 +319,7 @@ void Authority::Commit(Actions* out) {
     // Who is withdrawn leaves; who came when there was no room waits on.
     if (!is_in && process.asked && process.withdrawn) out->push_back({ActionKind::kDismiss, slot});
     if (is_in || process.withdrawn) process.asked = false;
+    process.stateless = false;
     process.member = is_in;
     process.told_to_leave = false;
   }

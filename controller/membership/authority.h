@@ -106,7 +106,8 @@ class Authority {
     bool withdrawn = false;
     bool told_to_leave = false;  // the members were
     bool removed = false;
-    bool dies = false;  // it asks no more
+    bool dies = false;       // it asks no more
+    bool stateless = false;  // it came with record_, and had not got the state when it asked
     Ask ask;
   };
 
@@ -122,8 +123,9 @@ class Authority {
   }
   // Though it is withdrawn: the others would have no part in its leaving.
   bool IsKeptOn(const Process& process) const { return lost_some_ || !process.told_to_leave; }
-  // The membership that was has no member any more that lives: the job ends. Whether that is so.
+  // No member lives any more that has the state: the job ends. Whether that is so.
   bool EndWithoutMembers(Actions* out);
+  bool IsNewIn(Slot slot) const;
   std::vector<Slot> Missing() const;
   bool IsBlamed(Slot slot) const;
   bool AreOnBlamedHosts(const std::vector<Slot>& missing) const;

@@ -229,6 +229,28 @@ TEST(Authority, NewcomersAloneAreNoMembership) {
   EXPECT_TRUE(job.authority().over());
 }
 
+TEST(Authority, OneThatCameAndDidNotGetTheStateIsNobodyToGoOnFrom) {
+  for (const uint64_t commits : {0, 5}) {
+    Job job({1, 4});
+    job.Begin(2);
+    job.End(1);
+    job.Ask(0, 1, 5);
+    EXPECT_THAT(job.Done(), ElementsAre("commit"));
+    job.Start({2});
+    job.Ask(2, 0);
+    job.Ask(0, 2, 5);
+    EXPECT_THAT(job.Done(), ElementsAre("tell added", "commit"));
+    job.End(0);
+    job.Ask(2, 3, commits);
+    if (commits == 5) {
+      EXPECT_THAT(job.Done(), ElementsAre("commit"));
+    } else {
+      EXPECT_THAT(job.Done(), ElementsAre("end: all ranks of membership 3 that had the state "
+                                          "have failed"));
+    }
+  }
+}
+
 TEST(Authority, TheLastMemberThatDiesEndsTheJob) {
   Job job({2, 4});
   job.Begin(2);
