@@ -9,6 +9,14 @@
 
 namespace rueda {
 
+namespace {
+
+std::string ProcessesText(int64_t count) {
+  return absl::StrCat(count, count == 1 ? " process" : " processes");
+}
+
+}  // namespace
+
 bool Authority::IsMember(Slot slot) const {
   const auto it = processes_.find(slot);
   return it != processes_.end() && it->second.member;
@@ -101,6 +109,13 @@ void Authority::OnWithdrawn(Slot slot, Nanos now, Actions* out) {
     it->second.asked = false;
   }
   if (!regrouping()) TellOfChange(out);
+  TryCommit(now, out);
+}
+
+void Authority::OnReturned(Slot slot, Nanos now, Actions* out) {
+  const auto it = processes_.find(slot);
+  if (it == processes_.end() || over_ || !it->second.member) return;
+  it->second.withdrawn = false;
   TryCommit(now, out);
 }
 
@@ -280,18 +295,29 @@ void Authority::TryCommit(Nanos now, Actions* out) {
     }
     return Commit(out);
   }
+  const auto left = std::count_if(processes_.begin(), processes_.end(), [](const auto& each) {
+    return !each.second.dies && !each.second.removed && !each.second.withdrawn;
+  });
+  if (finishing_ && left < options_.min) {  // nobody is started any more
+    return End(absl::StrCat("a rank has ended with status 0, and of the others there ",
+                            left == 1 ? "is " : "are ", ProcessesText(left), ", fewer than the ",
+                            options_.min, " of --min-np"),
+               out);
+  }
   if (shortage_since_ == kForever) shortage_since_ = now;
   deadline_ = DeadlineAfter(shortage_since_, options_.shortage_timeout);
   if (now < deadline_) return;
-  End(absl::StrCat("for ", Seconds(options_.shortage_timeout), " there were ", ready,
-                   ready == 1 ? " process" : " processes", ", fewer than the ", options_.min,
-                   " of --min-np"),
+  End(absl::StrCat("for ", Seconds(options_.shortage_timeout), " there ",
+                   ready == 1 ? "was " : "were ", ProcessesText(ready), ", fewer than the ",
+                   options_.min, " of --min-np"),
       out);
 }
 
 void Authority::Commit(Actions* out) {
   if (options_.resets_max >= 0 && record_.number > static_cast<uint64_t>(options_.resets_max)) {
-    return End(absl::StrCat("more than ", options_.resets_max, " resets (--reset-limit)"), out);
+    return End(absl::StrCat("more than ", options_.resets_max,
+                            options_.resets_max == 1 ? " reset" : " resets", " (--reset-limit)"),
+               out);
   }
   MembershipRecord next;
   next.number = record_.number + 1;

@@ -76,6 +76,8 @@ class Authority {
   // all members have agreed on and where they know of it, so that it can hand over what it has. If
   // all are to leave, one stays until another process has come to whom it can.
   void OnWithdrawn(Slot slot, Nanos now, Actions* out);
+  // It may stay after all, unless it has been told to end.
+  void OnReturned(Slot slot, Nanos now, Actions* out);
   // To be called when deadline() has come.
   void OnTime(Nanos now, Actions* out);
   Nanos deadline() const { return deadline_; }
@@ -84,6 +86,8 @@ class Authority {
   // A member has ended well: the job comes to its end, and nobody need be started any more.
   bool finishing() const { return finishing_; }
   bool over() const { return over_; }
+  // The members wait for more processes.
+  bool is_short() const { return record_.number > 0 && shortage_since_ != kForever && !over_; }
   bool IsMember(Slot slot) const;
 
  private:

@@ -264,7 +264,18 @@ class OneHost(unittest.TestCase):
                   steps=10_000, pause=5)
         _, pids = job.await_membership(2)
         os.kill(pids[0], signal.SIGKILL)
-        job.expect_failed(137, r"for 1.0 s there were 1 process, fewer than the 2 of --min-np; the job ends")
+        job.expect_failed(137, r"for 1.0 s there was 1 process, fewer than the 2 of --min-np; the job ends")
+
+    def test_one_that_ends_with_status_0_and_leaves_too_few(self):
+        flag = os.path.join(tempfile.mkdtemp(), "flag")
+        train = f"{HELPER} --steps 100000 --pause 5"
+        job = Job(self, "-np", 2, "--min-np", 2, program=[
+            "sh", "-c", f"[ $RUEDA_RANK = 0 ] && exec {train}; {train} & while [ ! -e {flag} ]; do sleep 0.05; done; "
+            "kill -9 $!; exit 0"])
+        job.await_membership(2)
+        open(flag, "wb").close()
+        job.expect_failed(1, r"process 1 \(rank 1, pid \d+\) exited with status 0 before the others; it is not replaced"
+                             r"(.|\n)*a rank has ended with status 0, and of the others there is 1 process, fewer than the 2")
 
     def test_all_fail(self):
         job = Job(self, "-np", 2, "--min-np", 1, steps=10_000, pause=5)
@@ -283,7 +294,7 @@ class OneHost(unittest.TestCase):
         second, pids = job.await_membership(2, after=first)
         self.assertEqual(second, 2)
         os.kill(pids[1], signal.SIGKILL)
-        job.expect_failed(137, r"more than 1 resets \(--reset-limit\); the job ends")
+        job.expect_failed(137, r"more than 1 reset \(--reset-limit\); the job ends")
 
     def test_a_program_that_fails_at_once(self):
         job = Job(self, "-np", 2, "--min-np", 2, program=["sh", "-c", "exit 7"])
@@ -417,6 +428,17 @@ class Discovery(unittest.TestCase):
         job.expect_done(2)
         self.assertEqual(job.text().count("dismissed"), 2, job.text())
         self.assertNotIn("killed by", job.text())
+
+    def test_a_host_that_is_there_again_is_what_the_others_waited_for(self):
+        job = self.start("localhost:1\n127.0.0.1:1\n", "--min-np", 2, steps=100_000, pause=5)
+        first, pids = job.await_membership(2)
+        self.say("localhost:1\n")
+        job.await_words("there are fewer processes than --min-np; waiting for more, at most 600.0 s")
+        self.say("localhost:1\n127.0.0.1:1\n")
+        second, now = job.await_membership(2, after=first)
+        self.assertEqual(now, pids)
+        job.finish()
+        job.expect_done(2)
 
     def test_more_slots_than_there_is_room_for(self):
         job = self.start("localhost:1\n", "--min-np", 1, "--max-np", 2, steps=1_000, pause=5)

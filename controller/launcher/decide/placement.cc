@@ -7,7 +7,7 @@
 
 namespace rueda {
 
-void Placement::SetHosts(const std::vector<HostSlots>& hosts, std::vector<Slot>* withdrawn) {
+Placement::Changes Placement::SetHosts(const std::vector<HostSlots>& hosts) {
   std::vector<int> before(hosts_.size());
   for (size_t i = 0; i < hosts_.size(); ++i) before[i] = std::exchange(hosts_[i].slots, 0);
   before.resize(hosts_.size() + hosts.size(), 0);
@@ -27,13 +27,16 @@ void Placement::SetHosts(const std::vector<HostSlots>& hosts, std::vector<Slot>*
     host.slots = std::min(each.slots, host.room);
     order_.push_back(number);
   }
+  Changes changes;
   for (size_t i = 0; i < hosts_.size(); ++i) {
     const Host& host = hosts_[i];
-    for (int local = host.slots; local < before[i]; ++local) {
-      if (!host.places[static_cast<size_t>(local)].running) continue;
-      withdrawn->push_back(host.first + local);
+    for (int local = 0; local < host.room; ++local) {
+      const bool was = local < before[i], is = local < host.slots;
+      if (was == is || !host.places[static_cast<size_t>(local)].running) continue;
+      (is ? changes.returned : changes.withdrawn).push_back(host.first + local);
     }
   }
+  return changes;
 }
 
 int Placement::NumberOf(const std::string& name) const {

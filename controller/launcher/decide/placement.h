@@ -28,8 +28,12 @@ class Placement {
   explicit Placement(const Options& options) : options_(options) {}
 
   // The hosts that there are now, in the order in which they are filled. Those that were there
-  // before keep their number. The slots whose processes are to leave are appended to `withdrawn`.
-  void SetHosts(const std::vector<HostSlots>& hosts, std::vector<Slot>* withdrawn);
+  // before keep their number.
+  struct Changes {
+    std::vector<Slot> withdrawn;  // whose processes are to leave
+    std::vector<Slot> returned;   // there again, with processes that were to leave
+  };
+  Changes SetHosts(const std::vector<HostSlots>& hosts);
 
   // By number, which a name keeps for the job's life.
   int hosts() const { return static_cast<int>(hosts_.size()); }

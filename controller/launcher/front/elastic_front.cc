@@ -184,6 +184,12 @@ void ElasticFront::OnTime() {
   StartHosts();
   StartProcesses();
   CloseIdleHosts();
+  const bool is_short = authority_.is_short();
+  if (!std::exchange(told_of_shortage_, is_short) && is_short) {
+    Say(absl::StrCat("there are fewer processes than --min-np; waiting for more, at most ",
+                     Seconds(Duration(args_.options.elastic_timeout_seconds)),
+                     " (--elastic-timeout)"));
+  }
 }
 
 Nanos ElasticFront::Deadline() const {
@@ -206,8 +212,7 @@ void ElasticFront::SetHosts(const std::vector<HostSlots>& hosts) {
   const int before = placement_.hosts();
   std::vector<bool> was_there;
   for (int host = 0; host < before; ++host) was_there.push_back(placement_.IsThere(host));
-  std::vector<Slot> withdrawn;
-  placement_.SetHosts(hosts, &withdrawn);
+  const Placement::Changes changes = placement_.SetHosts(hosts);
   hosts_.resize(static_cast<size_t>(placement_.hosts()));
   for (const HostSlots& each : hosts) {
     const int host = placement_.NumberOf(each.name);
@@ -226,7 +231,8 @@ void ElasticFront::SetHosts(const std::vector<HostSlots>& hosts) {
     }
   }
   Authority::Actions actions;
-  for (const Slot slot : withdrawn) authority_.OnWithdrawn(slot, now_, &actions);
+  for (const Slot slot : changes.withdrawn) authority_.OnWithdrawn(slot, now_, &actions);
+  for (const Slot slot : changes.returned) authority_.OnReturned(slot, now_, &actions);
   Do(actions);
 }
 
@@ -536,10 +542,18 @@ void ElasticFront::NoteEnd(const Message& message) {
   }
   was_killed_ |= WIFSIGNALED(message.value);
   const std::string text = absl::StrCat(Text(message.rank), " ", WaitStatusText(message.value));
+  if (well && authority_.IsMember(message.rank)) ended_well_.push_back(text);
   if (!well && !closing_) {
     Note(text);
   } else if (args_.options.verbose) {
     Say(text);
+  }
+}
+
+// Of the others' next membership, or the job's end, it is the cause; else all have ended so.
+void ElasticFront::NoteWhoHasEndedWell() {
+  for (const std::string& each : std::exchange(ended_well_, {})) {
+    Note(absl::StrCat(each, " before the others; it is not replaced"));
   }
 }
 
@@ -608,6 +622,7 @@ void ElasticFront::Do(const Authority::Actions& actions) {
 }
 
 void ElasticFront::Commit() {
+  NoteWhoHasEndedWell();
   const MembershipRecord& record = authority_.record();
   std::vector<std::string> joined;
   for (size_t rank = 0; rank < record.slots.size(); ++rank) {
@@ -677,6 +692,7 @@ void ElasticFront::Tell(Slot slot, const wire::ToProcess& message) {
 void ElasticFront::EndJob(const std::string& why) {
   if (closing_) return;
   why_ = why;
+  NoteWhoHasEndedWell();
   Note(absl::StrCat(why, "; the job ends"));
   if (authority_.record().number == 1 && !has_regrouped_ && was_killed_) {
     Say("none of its ranks has asked for another membership: does the program call elastic.run?");

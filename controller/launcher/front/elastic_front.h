@@ -90,6 +90,7 @@ class ElasticFront {
   void OnMessage(int host, const Message& message);
   void OnRankDies(const Message& message);
   void NoteEnd(const Message& message);
+  void NoteWhoHasEndedWell();
   void OnRankEnded(int host, const Message& message);
   void OnProcessEnded(Slot slot, bool well);
   void OnFromRank(const Message& message);
@@ -126,11 +127,13 @@ class ElasticFront {
   bool begun_ = false;    // processes may be started
   bool closing_ = false;  // the job is over, or about to be
   bool discovery_fails_ = false;
-  bool told_of_few_ = false;     // slots, at the start
-  bool has_regrouped_ = false;   // a member has asked for another membership
-  bool was_killed_ = false;      // a process, by a signal
-  std::set<Slot> has_files_;     // for its output
-  bool told_of_no_run_ = false;  // a process has ended well, and was in no membership
+  bool told_of_few_ = false;  // slots, at the start
+  bool told_of_shortage_ = false;
+  std::vector<std::string> ended_well_;  // members of the membership that is
+  bool has_regrouped_ = false;           // a member has asked for another membership
+  bool was_killed_ = false;              // a process, by a signal
+  std::set<Slot> has_files_;             // for its output
+  bool told_of_no_run_ = false;          // a process has ended well, and was in no membership
   const Nanos started_ = MonotonicNow();
   Nanos now_ = started_;
   Nanos stop_at_ = DeadlineAfter(started_, args_.options.stop_after());  // when all are warned

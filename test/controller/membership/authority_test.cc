@@ -32,6 +32,7 @@ class Job {
   }
   void End(Slot slot, bool well = false) { authority_.OnEnded(slot, well, now, &actions); }
   void Die(Slot slot) { authority_.OnDying(slot, now, &actions); }
+  void Return(Slot slot) { authority_.OnReturned(slot, now, &actions); }
   void Withdraw(Slot slot) { authority_.OnWithdrawn(slot, now, &actions); }
   // To the deadline, which there is.
   void Wait() {
@@ -376,6 +377,35 @@ TEST(Authority, WhoIsWithdrawnLeavesInOrder) {
   EXPECT_THAT(job.record().slots, ElementsAre(0, 2));
 }
 
+TEST(Authority, OneWhoseSlotIsThereAgainStays) {
+  Job job({2, 4});
+  job.Begin(2);
+  job.Withdraw(1);
+  EXPECT_THAT(job.Done(), ElementsAre("tell leaving 1"));
+  job.Ask(0, 1);
+  job.Ask(1, 1);
+  EXPECT_THAT(job.Done(), ElementsAre()) << "too few would stay";
+  EXPECT_TRUE(job.authority().is_short());
+  job.Return(1);
+  EXPECT_THAT(job.Done(), ElementsAre("commit"));
+  EXPECT_FALSE(job.authority().is_short());
+  EXPECT_THAT(job.record().slots, ElementsAre(0, 1));
+}
+
+TEST(Authority, NobodyWaitsForMoreWhenNobodyIsStartedAnyMore) {
+  Job job({2, 4});
+  job.Begin(3);
+  job.End(2, /*well=*/true);
+  job.Ask(0, 1);
+  job.Ask(1, 1);
+  EXPECT_THAT(job.Done(), ElementsAre("commit"));
+  job.End(1, /*well=*/true);
+  job.Ask(0, 2);
+  EXPECT_THAT(job.Done(),
+              ElementsAre("end: a rank has ended with status 0, and of the others there is 1 "
+                          "process, fewer than the 2 of --min-np"));
+}
+
 TEST(Authority, NobodyLeavesWithAMembershipThatOthersDidNotExpect) {
   Job job;
   job.Begin(4);
@@ -464,7 +494,7 @@ TEST(Authority, TooFewForTooLongEndTheJob) {
   const Nanos since = job.now;
   job.Wait();
   EXPECT_EQ(job.now, since + 60 * kSecond);
-  EXPECT_THAT(job.Done(), ElementsAre("end: for 60.0 s there were 1 process, fewer than the 2 of "
+  EXPECT_THAT(job.Done(), ElementsAre("end: for 60.0 s there was 1 process, fewer than the 2 of "
                                       "--min-np"));
 }
 
@@ -510,7 +540,7 @@ TEST(Authority, ResetsHaveALimit) {
   EXPECT_THAT(job.Done(), ElementsAre("commit"));
   job.End(1);
   job.Ask(2, 2);
-  EXPECT_THAT(job.Done(), ElementsAre("end: more than 1 resets (--reset-limit)"));
+  EXPECT_THAT(job.Done(), ElementsAre("end: more than 1 reset (--reset-limit)"));
 }
 
 TEST(Authority, WhoAsksTwiceGetsTheRecordTwice) {
@@ -675,6 +705,12 @@ class World {
       authority_.OnWithdrawn(pick->first, now_, &actions);
       return Do(actions);
     }
+    if (Chance(3) && pick->second.withdrawn && pick->second.membership > 0) {
+      pick->second.withdrawn = false;
+      Authority::Actions actions;
+      authority_.OnReturned(pick->first, now_, &actions);
+      return Do(actions);
+    }
     if (Chance(2)) cut_ = cut_ < 0 ? static_cast<int>(random_() % 4) : -1;
     if (Chance(20)) {
       const Slot slot = static_cast<Slot>(random_() % static_cast<uint64_t>(options_.max));
@@ -753,7 +789,7 @@ class World {
     std::vector<Slot> survivors;
     for (const Slot slot : slots_) {
       if (processes_.contains(slot) && processes_[slot].membership > 0 && processes_[slot].waits &&
-          (lost_some_ || !processes_[slot].told_to_leave)) {
+          (lost_some_ || !processes_[slot].withdrawn || !processes_[slot].told_to_leave)) {
         survivors.push_back(slot);
       }
     }

@@ -24,10 +24,11 @@ struct Job {
     options.processes_max = 1'000;
     return options;
   }
-  // The slots that are withdrawn.
+  // The slots that are withdrawn; those that are there again are `returned`.
   std::vector<Slot> Set(const Hosts& hosts) {
-    std::vector<Slot> withdrawn;
-    placement.SetHosts(hosts, &withdrawn);
+    Placement::Changes changes = placement.SetHosts(hosts);
+    std::vector<Slot> withdrawn = std::move(changes.withdrawn);
+    returned = std::move(changes.returned);
     for (int host = 0; host < placement.hosts(); ++host) placement.OnHostUp(host);
     return withdrawn;
   }
@@ -44,7 +45,20 @@ struct Job {
   void End(Slot slot) { placement.OnEnded(slot, /*failed=*/false, 0); }
 
   Placement placement;
+  std::vector<Slot> returned;
 };
+
+TEST(ElasticPlacement, ASlotThatIsThereAgainHasItsProcessBack) {
+  Job job({{"a", 2}, {"b", 1}});
+  EXPECT_THAT(job.Fill(), ElementsAre(0, 1, 2));
+  EXPECT_THAT(job.returned, ElementsAre());
+  EXPECT_THAT(job.Set({{"a", 1}}), ElementsAre(1, 2));
+  EXPECT_THAT(job.returned, ElementsAre());
+  job.End(2);
+  EXPECT_THAT(job.Set({{"a", 2}, {"b", 1}}), ElementsAre());
+  EXPECT_THAT(job.returned, ElementsAre(1)) << "that of b has ended";
+  EXPECT_THAT(job.Fill(), ElementsAre(2));
+}
 
 TEST(ElasticPlacement, FillsTheHostsInTheirOrder) {
   Job job({{"a", 2}, {"b", 3}});
@@ -60,8 +74,7 @@ TEST(ElasticPlacement, FillsTheHostsInTheirOrder) {
 
 TEST(ElasticPlacement, UsesHostsOnlyWhileTheyAreUp) {
   Placement placement(Job::Roomy());
-  std::vector<Slot> withdrawn;
-  placement.SetHosts({{"a", 2}, {"b", 1}}, &withdrawn);
+  placement.SetHosts({{"a", 2}, {"b", 1}});
   EXPECT_EQ(placement.Next(0), std::nullopt);
   EXPECT_TRUE(placement.IsWanted(0, 0));
   placement.OnHostUp(1);
