@@ -94,10 +94,17 @@ class ElasticEnvironment(RuedaEnvironment):
 # ---- samplers ----
 
 
+_is_training = False  # within elastic.run
+
+
 def _has_others() -> bool:
     """Whether there are other ranks. For a process that comes later there are none until it has
-    joined them: its membership has the number 0. After an abort there are none, either."""
-    return rueda.is_initialized() and rueda.size() > 1 and rueda.membership_info().number > 0
+    joined them: its membership has the number 0. While it trains there are some in a membership
+    that has failed, too: the operation says so, and nobody goes on alone. After an abort, which
+    ends the training, there are none."""
+    if not (_is_training or rueda.is_initialized()):
+        return False
+    return rueda.size() > 1 and rueda.membership_info().number > 0
 
 
 class _OrderedSampler(ElasticSampler):
@@ -490,6 +497,8 @@ class RuedaElasticStrategy(HorovodStrategy):
         self._entries = 1 if is_newcomer else 0
         self._batches = 0
         self._is_first_epoch = not is_newcomer
+        global _is_training
+        _is_training = True
         try:
             elastic.run(self._train)(self._state)
         except (Exception, KeyboardInterrupt) as error:
@@ -497,6 +506,8 @@ class RuedaElasticStrategy(HorovodStrategy):
                 with contextlib.suppress(errors.RuedaError):
                     rueda.abort(_context.reason_of(error))
             raise
+        finally:
+            _is_training = False
 
     def _new_state(self) -> TorchState:
         trainer = self._trainer
