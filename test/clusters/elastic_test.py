@@ -146,6 +146,14 @@ class Job:
         self.test.assertEqual(len(set(digests)), 1, self.text())
         self.test.assertNotIn("] wrong", self.text())
 
+    def expect_that_a_killed_rank_is_replaced(self, ranks):
+        first, pids = self.await_membership(ranks)
+        os.kill(pids.pop(ranks - 1), signal.SIGKILL)
+        second, survivors = self.await_membership(ranks - 1, after=first)
+        self.test.assertEqual(survivors, pids)
+        self.await_membership(ranks, after=second)
+        self.expect_done(ranks)
+
     def expect_failed(self, status, why):
         self.test.assertEqual(self.wait(), status, self.text())
         self.test.assertRegex(self.text(), why)
@@ -716,12 +724,7 @@ class Hosts(unittest.TestCase):
         for variables in (["PBS_JOBID=7.pbs", f"PBS_NODEFILE={nodes}"], ["LSB_JOBID=7", f"LSB_MCPU_HOSTS={a} 2 {b} 2"]):
             with self.subTest(variables[0]):
                 job = Job(self, "--min-np", 2, wrap=["env", *variables, *self.sshd.command(0)], steps=400, pause=5)
-                first, pids = job.await_membership(4)
-                os.kill(pids[3], signal.SIGKILL)
-                second, survivors = job.await_membership(3, after=first)
-                self.assertEqual(list(survivors.values()), [pids[0], pids[1], pids[2]])
-                job.await_membership(4, after=second)
-                job.expect_done(4)
+                job.expect_that_a_killed_rank_is_replaced(4)
 
     def test_kills_in_a_row(self):
         """Of ranks, of what starts them, of agents, and of all that runs on a host; the weights are right in the end."""
@@ -780,13 +783,7 @@ class Slurm(unittest.TestCase):
         return Job(self, "--min-np", 2, *options, wrap=wrap, **how)
 
     def test_a_killed_rank_is_replaced(self):
-        job = self.start(steps=400, pause=5)
-        first, pids = job.await_membership(4)
-        os.kill(pids[3], signal.SIGKILL)
-        second, survivors = job.await_membership(3, after=first)
-        self.assertEqual(list(survivors.values()), [pids[0], pids[1], pids[2]])
-        job.await_membership(4, after=second)
-        job.expect_done(4)
+        self.start(steps=400, pause=5).expect_that_a_killed_rank_is_replaced(4)
 
     def test_the_job_goes_on_without_a_node(self):
         job = self.start("--host-timeout", 3, "-x", "RUEDA_HEARTBEAT_LIMIT_S=1", steps=3_000, pause=2)
