@@ -295,14 +295,16 @@ void Authority::TryCommit(Nanos now, Actions* out) {
     }
     return Commit(out);
   }
-  const auto left = std::count_if(processes_.begin(), processes_.end(), [](const auto& each) {
-    return !each.second.dies && !each.second.removed && !each.second.withdrawn;
-  });
-  if (finishing_ && left < options_.min) {  // nobody is started any more
-    return End(absl::StrCat("a rank has ended with status 0, and of the others there ",
-                            left == 1 ? "is " : "are ", ProcessesText(left), ", fewer than the ",
-                            options_.min, " of --min-np"),
-               out);
+  if (finishing_) {  // nobody is started any more
+    const auto left = std::count_if(processes_.begin(), processes_.end(), [](const auto& each) {
+      return !each.second.dies && !each.second.removed && !each.second.withdrawn;
+    });
+    if (left < options_.min) {
+      return End(absl::StrCat("a rank has ended with status 0, and of the others there ",
+                              left == 1 ? "is " : "are ", ProcessesText(left), ", fewer than the ",
+                              options_.min, " of --min-np"),
+                 out);
+    }
   }
   if (shortage_since_ == kForever) shortage_since_ = now;
   deadline_ = DeadlineAfter(shortage_since_, options_.shortage_timeout);

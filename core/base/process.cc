@@ -78,10 +78,9 @@ class Stat {
     fields_ = absl::StrSplit(all.substr(name_end + 2), ' ');
   }
 
-  bool seen() const { return !fields_.empty(); }
   bool gone() const { return gone_; }
   // 0: it can't be seen.
-  char state() const { return seen() && !fields_[0].empty() ? fields_[0][0] : '\0'; }
+  char state() const { return fields_.empty() || fields_[0].empty() ? '\0' : fields_[0][0]; }
   std::optional<int64_t> Number(Field field) const {
     int64_t number;
     const size_t at = field - kState;
