@@ -10,21 +10,12 @@
 #include "bindings/c/arguments.h"
 #include "bindings/c/guard.h"
 #include "bindings/c/structs.h"
-#include "controller/rendezvous/authority_link.h"
 
 namespace rueda::capi {
 namespace {
 
 // Contexts of other names are numbered within a membership of the process's.
 constexpr int kNumberBits = 20;
-
-absl::StatusOr<AuthorityLink*> LinkOf(const Config& config) {
-  if (config.elastic_fd < 0) {
-    return absl::FailedPreconditionError(
-        "this job is not elastic: start it with ruedarun --min-np N");
-  }
-  return AuthorityLink::Of(static_cast<int>(config.elastic_fd));
-}
 
 void Follow(const wire::Record& record, RuntimeOptions* options) {
   Config& config = options->config;
@@ -45,6 +36,14 @@ bool MayGoOn(const absl::Status& status) {
 }
 
 }  // namespace
+
+absl::StatusOr<AuthorityLink*> LinkOf(const Config& config) {
+  if (config.elastic_fd < 0) {
+    return absl::FailedPreconditionError(
+        "this job is not elastic: start it with ruedarun --min-np N");
+  }
+  return AuthorityLink::Of(static_cast<int>(config.elastic_fd));
+}
 
 bool ComesLater(const rueda_context* context) {
   const Config& config = context->options.config;
@@ -108,6 +107,12 @@ int32_t SlotOfLost(const Runtime& runtime) {
 
 namespace {
 
+// What this process has heard; nothing where the job is not elastic.
+AuthorityLink::Due DueOf(const Runtime& runtime) {
+  const absl::StatusOr<AuthorityLink*> link = LinkOf(runtime.config());
+  return link.ok() ? (*link)->due() : AuthorityLink::Due();
+}
+
 absl::Status Info(const rueda_context* context, rueda_membership* membership) {
   RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
   if (membership == nullptr) {
@@ -121,14 +126,12 @@ absl::Status Info(const rueda_context* context, rueda_membership* membership) {
   info.ranks = waits_as >= 0 ? waits_as + 1 : runtime->world().size();
   info.survivors = context->survivors;
   info.source = context->source;
+  if (const absl::StatusOr<AuthorityLink*> link = LinkOf(runtime->config()); link.ok()) {
+    static_cast<void>((*link)->due());  // reads what has come
+    info.keeping = (*link)->last().keeping();
+  }
   WriteStruct(info, membership);
   return absl::OkStatus();
-}
-
-// What this process has heard; nothing where the job is not elastic.
-AuthorityLink::Due DueOf(const Runtime& runtime) {
-  const absl::StatusOr<AuthorityLink*> link = LinkOf(runtime.config());
-  return link.ok() ? (*link)->due() : AuthorityLink::Due();
 }
 
 int32_t Due(const Runtime& runtime) {

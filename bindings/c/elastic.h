@@ -4,8 +4,12 @@
 #include <cstdint>
 
 #include "bindings/c/context.h"
+#include "controller/rendezvous/authority_link.h"
 
 namespace rueda::capi {
+
+// The process's way to the launcher. FAILED_PRECONDITION: the job is not elastic.
+absl::StatusOr<AuthorityLink*> LinkOf(const Config& config);
 
 // What ranks wish for together (Runtime::Wish): bits.
 inline constexpr uint8_t kWishForAdded = RUEDA_RANKS_ADDED;

@@ -1,5 +1,5 @@
-// rueda_mem_alloc: memory in arenas, which outlive contexts. rueda_mem_open: blocks of neighbours'
-// arenas, which outlive these.
+// rueda_mem_alloc: memory in arenas, which outlive contexts. rueda_mem_open, rueda_mem_kept: blocks
+// of neighbours' arenas, and of those who are gone, which outlive these.
 #include <pthread.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "bindings/c/arguments.h"
 #include "bindings/c/context.h"
+#include "bindings/c/elastic.h"
 #include "bindings/c/guard.h"
 #include "controller/lanes/callbacks.h"
 #include "core/base/memory_limits.h"
@@ -79,7 +80,8 @@ absl::Status Free(void* pointer) {
     const auto it = Known().blocks.find(pointer);
     if (it == Known().blocks.end()) {
       return absl::NotFoundError(
-          "rueda_mem_free: this pointer is not from rueda_mem_alloc or rueda_mem_open");
+          "rueda_mem_free: this pointer is not from rueda_mem_alloc, rueda_mem_open or "
+          "rueda_mem_kept");
     }
     arena = it->second;
   }
@@ -117,6 +119,25 @@ absl::Status Offset(const void* pointer, uint64_t* offset) {
   return absl::OkStatus();
 }
 
+// Those that a block lies in.
+struct Pages {
+  size_t offset;
+  size_t bytes;
+  size_t within;  // where the block begins in them
+};
+Pages PagesOf(size_t offset, size_t bytes) {
+  const size_t within = offset % PageBytes();
+  return {offset - within, RoundUp(std::max<size_t>(within + bytes, 1), PageBytes()), within};
+}
+
+// The block, until rueda_mem_free.
+const void* Opened(std::shared_ptr<SharedMemory> block, const Pages& pages) {
+  void* const at = block->data() + pages.within;
+  MutexLock lock(mutex);
+  Known().opened[at] = std::move(block);
+  return at;
+}
+
 absl::Status Open(rueda_context* context, Rank rank, uint64_t offset, size_t bytes,
                   const void** pointer) {
   RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
@@ -137,14 +158,77 @@ absl::Status Open(rueda_context* context, Rank rank, uint64_t offset, size_t byt
                                                    " bytes for such memory"));
   }
   // Of the block alone: neighbours' whole arenas would fill the address space in time.
-  const size_t within = offset % PageBytes();
-  const size_t pages = RoundUp(std::max<size_t>(within + bytes, 1), PageBytes());
+  const Pages pages = PagesOf(offset, bytes);
   RUEDA_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> block,
-                         memory->MapAgain(offset - within, pages));
-  void* const at = block->data() + within;
-  *pointer = at;
-  MutexLock lock(mutex);
-  Known().opened[at] = std::move(block);
+                         memory->MapAgain(pages.offset, pages.bytes));
+  *pointer = Opened(std::move(block), pages);
+  return absl::OkStatus();
+}
+
+// The same in all contexts of a process, and in no two of them.
+std::string KeptName(const rueda_context& context, const char* name) {
+  const RuntimeOptions& options = context.options;
+  if (options.context.empty()) return name;
+  return absl::StrCat(options.context, "/", options.group_rank, "/", name);
+}
+
+absl::Status Keep(rueda_context* context, const void* pointer, size_t bytes, const char* name,
+                  uint64_t number, uint64_t checksum) {
+  RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
+  if (name == nullptr) return absl::InvalidArgumentError("rueda_mem_keep: `name` is null");
+  std::shared_ptr<Arena> arena;
+  {
+    MutexLock lock(mutex);
+    const auto it = Known().blocks.find(const_cast<void*>(pointer));
+    if (it == Known().blocks.end()) {
+      return absl::NotFoundError("rueda_mem_keep: this pointer is not from rueda_mem_alloc");
+    }
+    arena = it->second;
+    Known().told.insert(pointer);
+  }
+  const int64_t offset = arena->OffsetOf(pointer, bytes);
+  if (offset < 0) return absl::InvalidArgumentError("rueda_mem_keep: `bytes` is too much");
+  const absl::StatusOr<AuthorityLink*> link = LinkOf(runtime->config());
+  if (!link.ok()) return absl::OkStatus();  // nobody comes later
+  wire::KeptPart part;
+  part.set_name(KeptName(*context, name));
+  part.set_number(number);
+  part.set_membership(runtime->world().membership);
+  part.set_rank(runtime->rank());
+  part.set_offset(static_cast<uint64_t>(offset));
+  part.set_bytes(bytes);
+  part.set_checksum(checksum);
+  (*link)->Keep(std::move(part), arena->memory()->fd());
+  return absl::OkStatus();
+}
+
+absl::Status Kept(rueda_context* context, const char* name, uint64_t number, uint64_t membership,
+                  Rank rank, const void** pointer, size_t* bytes, uint64_t* checksum) {
+  RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
+  if (name == nullptr) return absl::InvalidArgumentError("rueda_mem_kept: `name` is null");
+  if (pointer == nullptr || bytes == nullptr || checksum == nullptr) {
+    return absl::InvalidArgumentError(
+        "rueda_mem_kept: `pointer`, `bytes` and `checksum` must not be null");
+  }
+  *pointer = nullptr;
+  const absl::StatusOr<AuthorityLink*> link = LinkOf(runtime->config());
+  if (!link.ok()) return absl::NotFoundError("rueda_mem_kept: this job is not elastic");
+  wire::KeptPart wanted;
+  wanted.set_name(KeptName(*context, name));
+  wanted.set_number(number);
+  wanted.set_membership(membership);
+  wanted.set_rank(rank);
+  RUEDA_ASSIGN_OR_RETURN(const AuthorityLink::Kept kept, (*link)->Fetch(wanted));
+  const uint64_t bytes_max = kNoLimit / 4;
+  if (kept.part.offset() > bytes_max || kept.part.bytes() > bytes_max) {
+    return absl::InvalidArgumentError("rueda_mem_kept: it has been told to be where no memory is");
+  }
+  const Pages pages = PagesOf(kept.part.offset(), kept.part.bytes());
+  RUEDA_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> block,
+                         SharedMemory::MapRange(kept.memory, pages.offset, pages.bytes));
+  *bytes = kept.part.bytes();
+  *checksum = kept.part.checksum();
+  *pointer = Opened(std::move(block), pages);
   return absl::OkStatus();
 }
 
@@ -184,6 +268,20 @@ rueda_status rueda_mem_open(rueda_context* context, int32_t rank, uint64_t offse
                             const void** pointer) {
   return rueda::capi::Guard(
       [&] { return rueda::capi::Open(context, rank, offset, bytes, pointer); });
+}
+
+rueda_status rueda_mem_keep(rueda_context* context, const void* pointer, size_t bytes,
+                            const char* name, uint64_t number, uint64_t checksum) {
+  return rueda::capi::Guard(
+      [&] { return rueda::capi::Keep(context, pointer, bytes, name, number, checksum); });
+}
+
+rueda_status rueda_mem_kept(rueda_context* context, const char* name, uint64_t number,
+                            uint64_t membership, int32_t rank, const void** pointer, size_t* bytes,
+                            uint64_t* checksum) {
+  return rueda::capi::Guard([&] {
+    return rueda::capi::Kept(context, name, number, membership, rank, pointer, bytes, checksum);
+  });
 }
 
 }  // extern "C"

@@ -46,7 +46,8 @@ inline constexpr Versions<rueda_error> kVersions<rueda_error> = {
     "rueda_error", "RUEDA_ERROR_INIT", offsetof(rueda_error, message), RUEDA_ERROR_INIT};
 template <>
 inline constexpr Versions<rueda_membership> kVersions<rueda_membership> = {
-    "rueda_membership", "RUEDA_MEMBERSHIP_INIT", sizeof(rueda_membership), RUEDA_MEMBERSHIP_INIT};
+    "rueda_membership", "RUEDA_MEMBERSHIP_INIT", offsetof(rueda_membership, keeping),
+    RUEDA_MEMBERSHIP_INIT};
 // All of it: whoever has no room for `owner` could free nothing.
 template <>
 inline constexpr Versions<rueda_result> kVersions<rueda_result> = {

@@ -42,7 +42,12 @@ constexpr MessageField kPlan[] = {{wire::Plan::kItemsFieldNumber, kPlanItem}};
 
 constexpr MessageField kHello[] = {{wire::Hello::kAgreedFieldNumber, {}}};
 constexpr MessageField kToProcess[] = {{wire::ToProcess::kRecordFieldNumber, {}},
-                                       {wire::ToProcess::kChangeFieldNumber, {}}};
+                                       {wire::ToProcess::kChangeFieldNumber, {}},
+                                       {wire::ToProcess::kNothingKeptFieldNumber, {}},
+                                       {wire::ToProcess::kKeptFieldNumber, {}}};
+constexpr MessageField kFromProcess[] = {{wire::FromProcess::kAskFieldNumber, {}},
+                                         {wire::FromProcess::kKeepFieldNumber, {}},
+                                         {wire::FromProcess::kFetchFieldNumber, {}}};
 constexpr MessageField kRoster[] = {{wire::Roster::kPlacesFieldNumber, {}}};
 
 // What travels by itself.
@@ -61,6 +66,7 @@ constexpr struct {
               {"rueda.wire.StoreGet", {}},
               {"rueda.wire.StoreValue", {}},
               {"rueda.wire.Ask", {}},
+              {"rueda.wire.FromProcess", kFromProcess},
               {"rueda.wire.ToProcess", kToProcess}};
 
 const MessageField* Find(absl::Span<const MessageField> fields, uint32_t tag) {

@@ -10,9 +10,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "controller/protocol/codec.h"
+#include "core/base/datagram.h"
 #include "core/base/limits.h"
 
 namespace rueda {
+namespace {
+
+absl::Status LauncherHasGone() {
+  return absl::UnavailableError("ruedarun has gone, which decides who goes on");
+}
+
+}  // namespace
 
 absl::Status CheckRecord(const wire::Record& record) {
   const int size = record.slots_size();
@@ -20,7 +28,7 @@ absl::Status CheckRecord(const wire::Record& record) {
   const bool good = record.membership() > 0 && size >= 1 && size <= kRanksMax &&
                     record.hosts_size() == size && record.rank() >= 0 && record.rank() < size &&
                     record.survivors() >= 0 && record.survivors() <= size && record.source() >= 0 &&
-                    record.source() < std::max(1, record.survivors()) &&
+                    record.source() < std::max(1, record.survivors()) && record.keeping() >= 0 &&
                     std::none_of(record.slots().begin(), record.slots().end(), is_none) &&
                     std::none_of(record.hosts().begin(), record.hosts().end(), is_none);
   return good ? absl::OkStatus()
@@ -53,53 +61,74 @@ absl::StatusOr<AuthorityLink*> AuthorityLink::Of(int fd) {
   return own->link;
 }
 
-absl::StatusOr<wire::ToProcess> AuthorityLink::Receive(int flags) const {
-  std::string bytes(kElasticBytesMax, 0);
-  ssize_t n;
-  do {
-    n = recv(fd_.get(), bytes.data(), bytes.size(), flags | MSG_TRUNC);
-  } while (n < 0 && errno == EINTR);
-  if (n < 0 && errno == EAGAIN) return absl::NotFoundError("nothing has come");
-  if (n <= 0) return absl::UnavailableError("ruedarun has gone, which decides who goes on");
+absl::StatusOr<wire::ToProcess> AuthorityLink::Receive(int flags, UniqueFd* memory) const {
+  UniqueFd none;
+  absl::StatusOr<std::string> bytes =
+      ReceiveDatagram(fd_.get(), kElasticBytesMax, memory == nullptr ? &none : memory, flags);
+  if (absl::IsUnavailable(bytes.status())) return LauncherHasGone();
+  RUEDA_RETURN_IF_ERROR(bytes.status());
   wire::ToProcess message;
-  if (static_cast<size_t>(n) > bytes.size()) {
-    return absl::DataLossError("a message of the launcher that is too long");
-  }
-  bytes.resize(static_cast<size_t>(n));
-  RUEDA_RETURN_IF_ERROR(ParseMessage(bytes, &message));
+  RUEDA_RETURN_IF_ERROR(ParseMessage(*bytes, &message));
   if (message.has_record()) RUEDA_RETURN_IF_ERROR(CheckRecord(message.record()));
   return message;
 }
 
-void AuthorityLink::OnChange(const wire::Change& change) {
-  due_.added |= change.added();
-  if (change.leaving_size() > 0) {
-    due_.leaving.assign(change.leaving().begin(), change.leaving().end());
+void AuthorityLink::OnNews(const wire::ToProcess& message) {
+  if (message.has_change()) {
+    due_.added |= message.change().added();
+    if (message.change().leaving_size() > 0) {
+      due_.leaving.assign(message.change().leaving().begin(), message.change().leaving().end());
+    }
   }
+  due_.dismissed |= message.has_dismissal();
+  if (message.has_nothing_kept()) last_.clear_keeping();
 }
 
 absl::StatusOr<wire::Record> AuthorityLink::Ask(uint64_t commits, int32_t blames) {
   MutexLock reading(reading_);
   TakeChanges();  // what has come before is of the membership that ends
-  wire::Ask ask;
+  wire::FromProcess word;
+  wire::Ask& ask = *word.mutable_ask();
   ask.set_membership(last().membership());
   ask.set_commits(commits);
   ask.set_blames(blames);
-  const std::string bytes = ask.SerializeAsString();
   // The launcher takes everything at once.
-  if (send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) < 0) {
-    return absl::UnavailableError("ruedarun has gone, which decides who goes on");
-  }
+  if (!SendDatagram(fd_.get(), word.SerializeAsString(), -1, 0).ok()) return LauncherHasGone();
   while (true) {
     RUEDA_ASSIGN_OR_RETURN(const wire::ToProcess message, Receive(0));
     MutexLock lock(mutex_);
-    if (message.has_change()) OnChange(message.change());
+    OnNews(message);
     if (message.has_dismissal()) return absl::CancelledError(message.dismissal());
     // One that was asked for before, and not waited for, is none.
     if (!message.has_record() || message.record().membership() <= last_.membership()) continue;
     last_ = message.record();
     due_ = Due();
     return last_;
+  }
+}
+
+void AuthorityLink::Keep(wire::KeptPart part, int memory) const {
+  wire::FromProcess word;
+  part.set_record(last().membership());
+  *word.mutable_keep() = std::move(part);
+  (void)SendDatagram(fd_.get(), word.SerializeAsString(), memory, MSG_DONTWAIT);
+}
+
+absl::StatusOr<AuthorityLink::Kept> AuthorityLink::Fetch(const wire::KeptPart& wanted) {
+  MutexLock reading(reading_);
+  wire::FromProcess word;
+  *word.mutable_fetch() = wanted;
+  if (!SendDatagram(fd_.get(), word.SerializeAsString(), -1, 0).ok()) return LauncherHasGone();
+  while (true) {
+    Kept kept;
+    RUEDA_ASSIGN_OR_RETURN(wire::ToProcess message, Receive(0, &kept.memory));
+    if (message.has_kept()) {
+      if (!kept.memory.valid()) return absl::NotFoundError("nobody has kept it");
+      kept.part = std::move(*message.mutable_kept());
+      return kept;
+    }
+    MutexLock lock(mutex_);
+    OnNews(message);
   }
 }
 
@@ -113,8 +142,7 @@ void AuthorityLink::TakeChanges() {
     const absl::StatusOr<wire::ToProcess> message = Receive(MSG_DONTWAIT);
     if (!message.ok()) return;
     MutexLock lock(mutex_);
-    if (message->has_change()) OnChange(message->change());
-    if (message->has_dismissal()) due_.dismissed = true;
+    OnNews(*message);
   }
 }
 

@@ -1,6 +1,6 @@
 // The way from a process of an elastic job to the authority that decides who is in the next
-// membership (controller/membership/authority.h): an inherited socket, whose other end the launcher
-// has.
+// membership (controller/membership/authority.h), and to the process that has started it, which
+// keeps memory for others: an inherited socket, whose other end the launcher has.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,19 @@ class AuthorityLink {
   // others to wait for. CANCELLED, with why: this process is not wanted any more. UNAVAILABLE: the
   // launcher has gone.
   absl::StatusOr<wire::Record> Ask(uint64_t commits, int32_t blames);
-  // The last one that was got; number 0: none.
+  // The last one that was got; number 0: none. Its `keeping` is as of what has been read since.
   wire::Record last() const;
+
+  // Holds memory open beyond this process's end, for Fetch of others. Does not block, and says not
+  // whether it worked.
+  void Keep(wire::KeptPart part, int memory) const;
+  // What a process has kept that was started here, and has ended: its part by name, number,
+  // membership and rank, and the memory. NOT_FOUND: none has. UNAVAILABLE: the launcher has gone.
+  struct Kept {
+    wire::KeptPart part;
+    UniqueFd memory;
+  };
+  absl::StatusOr<Kept> Fetch(const wire::KeptPart& wanted);
 
   // What is due at the next commit, as far as this process has heard.
   struct Due {
@@ -40,9 +51,9 @@ class AuthorityLink {
 
  private:
   explicit AuthorityLink(UniqueFd fd) : fd_(std::move(fd)), closed_in_child_(fd_.get()) {}
-  // The next message; `flags` of recv.
-  absl::StatusOr<wire::ToProcess> Receive(int flags) const;
-  void OnChange(const wire::Change& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The next message, and the memory that came along; `flags` of recv.
+  absl::StatusOr<wire::ToProcess> Receive(int flags, UniqueFd* memory = nullptr) const;
+  void OnNews(const wire::ToProcess& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Reads what has come, none of which is an answer.
   void TakeChanges() ABSL_EXCLUSIVE_LOCKS_REQUIRED(reading_) ABSL_LOCKS_EXCLUDED(mutex_);
 

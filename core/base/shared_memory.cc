@@ -95,6 +95,16 @@ absl::StatusOr<char*> MapBytes(const UniqueFd& fd, size_t offset, size_t bytes) 
                 bytes);
 }
 
+absl::StatusOr<size_t> SealedBytes(const UniqueFd& fd) {
+  struct stat info;
+  if (fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, "looking at a neighbor's memory");
+  const int seals = fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || info.st_size <= 0) {
+    return absl::InvalidArgumentError("a neighbor sent a descriptor that is not sealed memory");
+  }
+  return static_cast<size_t>(info.st_size);
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Create(const char* label, size_t bytes,
@@ -109,16 +119,22 @@ absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Create(const char* l
 }
 
 absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Map(UniqueFd fd, size_t mapped) {
-  struct stat info;
-  if (fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, "looking at a neighbor's memory");
-  const int seals = fcntl(fd.get(), F_GET_SEALS);
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || info.st_size <= 0) {
-    return absl::InvalidArgumentError("a neighbor sent a descriptor that is not sealed memory");
-  }
+  RUEDA_ASSIGN_OR_RETURN(const size_t bytes, SealedBytes(fd));
   RUEDA_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> memory,
-                         MapSealed(std::move(fd), static_cast<size_t>(info.st_size), mapped));
+                         MapSealed(std::move(fd), bytes, mapped));
   if (memory->mapped_ == memory->bytes_) memory->fd_.reset();
   return memory;
+}
+
+absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::MapRange(const UniqueFd& fd,
+                                                                     size_t offset, size_t bytes) {
+  RUEDA_ASSIGN_OR_RETURN(const size_t all, SealedBytes(fd));
+  if (offset > all || bytes > all - offset || bytes == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there are no ", bytes, " bytes at ", offset, " of ", all));
+  }
+  RUEDA_ASSIGN_OR_RETURN(char* const data, MapBytes(fd, offset, bytes));
+  return std::shared_ptr<SharedMemory>(new SharedMemory(UniqueFd(), data, bytes, bytes));
 }
 
 absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::MapSealed(UniqueFd fd, size_t bytes,

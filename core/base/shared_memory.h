@@ -26,6 +26,10 @@ class SharedMemory {
   // INVALID_ARGUMENT when the descriptor is not memory whose size is sealed.
   static absl::StatusOr<std::shared_ptr<SharedMemory>> Map(UniqueFd fd, size_t mapped = SIZE_MAX);
 
+  // Maps only some whole pages of it. INVALID_ARGUMENT too when they are not within it.
+  static absl::StatusOr<std::shared_ptr<SharedMemory>> MapRange(const UniqueFd& fd, size_t offset,
+                                                                size_t bytes);
+
   // Another mapping of whole pages that this one maps from the start. It outlives this.
   // RESOURCE_EXHAUSTED: the limit on the address space leaves no room for it.
   absl::StatusOr<std::shared_ptr<SharedMemory>> MapAgain(size_t offset, size_t bytes) const;

@@ -313,6 +313,17 @@ static void memory(rueda_context* context) {
     CHECK(rueda_mem_free((void*)theirs) == RUEDA_OK);
   }
   //! [neighbors]
+  //! [kept]
+  // Before others go on from it; in an elastic job it outlives all ranks of this host.
+  CHECK(rueda_mem_keep(context, memory, 1000, "moments", 7, 0) == RUEDA_OK);
+  // In a later membership: of rank 2 of membership 1, which was lost.
+  const void* kept = NULL;
+  size_t kept_bytes = 0;
+  uint64_t checksum = 0;
+  if (rueda_mem_kept(context, "moments", 7, 1, 2, &kept, &kept_bytes, &checksum) == RUEDA_OK) {
+    CHECK(rueda_mem_free((void*)kept) == RUEDA_OK);
+  }
+  //! [kept]
   CHECK(rueda_mem_free(memory) == RUEDA_OK);
 }
 

@@ -326,7 +326,7 @@ std::vector<Case> Cases() {
       {{"submit", SubmitWithCompletion}, {"on_completion", AddCompletion}});
   add("rueda_error", offsetof(rueda_error, message), sizeof(rueda_error),
       {{"handle_error", HandleErrorInto}, {"context_error", ContextErrorInto}});
-  add("rueda_membership", sizeof(rueda_membership), sizeof(rueda_membership),
+  add("rueda_membership", offsetof(rueda_membership, keeping), sizeof(rueda_membership),
       {{"membership_info", InfoInto}});
   // Whoever can't hold `owner` could free nothing.
   add("rueda_result", sizeof(rueda_result), sizeof(rueda_result),

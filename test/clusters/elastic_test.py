@@ -58,6 +58,13 @@ def namespace_of(pid):
         return ""
 
 
+def lose(pids, victims):
+    """All at once: stopped first, so that none regroups without the others."""
+    for sign in (signal.SIGSTOP, signal.SIGKILL):
+        for victim in victims:
+            os.kill(pids[victim], sign)
+
+
 PARAMETERS = 6  # of the model
 # Each rank's optimizer remembers its own gradients: after a change all have the source's.
 STEPPED_ALONE = ("adasum", "local_sgd", "diloco", "decentralized", "low_precision_decentralized", "async")
@@ -226,27 +233,26 @@ class OneHost(unittest.TestCase):
         """Any neighbor has the parts of all."""
         job = Job(self, "-np", 4, "--min-np", 1, "--blacklist-cooldown-range", 0.1, 0.1, steps=100_000, pause=2, own="rank")
         number, pids = job.await_membership(4)
-        self.lose(pids, (0, 1, 3))
+        lose(pids, (0, 1, 3))
         number, _ = job.await_membership(1, after=number)
         job.await_membership(4, after=number)
         job.finish()
         job.expect_done(4)
 
-    def test_what_a_host_had_alone_is_lost_with_it(self):
-        job = Job(self, "-np", 4, "--min-np", 2, "-x", "RUEDA_HOSTS_FAKE=2", "-x", "RUEDA_NETWORK_INTERFACE=lo",
-                  steps=100_000, pause=2, own="rank")
-        _, pids = job.await_membership(4)
-        self.lose(pids, (2, 3))
-        self.assertNotEqual(job.wait(), 0, job.text())
-        self.assertIn("the part of former rank 2, 3 of 4 is lost or damaged, and so is every copy: begin again from a "
-                      "checkpoint", job.text())
-
-    @staticmethod
-    def lose(pids, victims):
-        """All at once: stopped first, so that none regroups without the others."""
-        for sign in (signal.SIGSTOP, signal.SIGKILL):
-            for victim in victims:
-                os.kill(pids[victim], sign)
+    def test_what_ranks_had_alone_outlives_all_who_had_it_open(self):
+        """In the process that has started them: those that go on get it there, or those that come."""
+        for least in (2, 4):
+            with self.subTest(least):
+                job = Job(self, "-np", 4, "--min-np", least, "--blacklist-cooldown-range", 0.1, 0.1, "-x",
+                          "RUEDA_HOSTS_FAKE=2", "-x", "RUEDA_NETWORK_INTERFACE=lo", steps=100_000, pause=2, own="rank")
+                number, pids = job.await_membership(4)
+                for victims in ((2, 3), (0, 1), (3, 2)):
+                    lose(pids, victims)
+                    if least == 2:
+                        number, _ = job.await_membership(2, after=number)
+                    number, pids = job.await_membership(4, after=number)
+                job.finish()
+                job.expect_done(4)
 
     def test_a_stopped_rank_is_removed(self):
         job = Job(self, "-np", 3, "--min-np", 2, "-x", "RUEDA_HEARTBEAT_LIMIT_S=1", steps=300, pause=5)
@@ -677,6 +683,40 @@ class Hosts(unittest.TestCase):
         job.await_membership(6, after=second)
         job.finish()
         job.expect_done(6)
+
+    def test_what_a_host_s_ranks_had_alone_outlives_all_of_them(self):
+        """The others wait for the next rank there."""
+        job = self.start("--min-np", 2, "--blacklist-cooldown-range", 0.1, 0.1, steps=100_000, pause=2, own="rank")
+        number, pids = job.await_membership(6)
+        for _ in range(3):
+            victims = [rank for rank in pids if namespace_of(pids[rank]) == namespace_of(pids[0])]
+            lose(pids, victims)
+            waits = number + 1
+            number, pids = job.await_membership(6, after=number)
+            self.assertIn(f"membership {waits} of 4 ranks", job.text())
+        job.finish()
+        job.expect_done(6)
+
+    def test_nobody_waits_for_a_host_that_is_gone(self):
+        job = self.start("--min-np", 2, "--host-timeout", 2, steps=100_000, pause=2, own="rank")
+        _, pids = job.await_membership(6)
+        spawner = parent_of(pids[2])
+        for victim in (parent_of(spawner), spawner, pids[2], pids[3]):
+            os.kill(victim, signal.SIGKILL)
+        self.expect_lost(job)
+
+    def test_nobody_waits_longer_for_the_next_rank_than_for_too_few(self):
+        job = self.start("--min-np", 2, "--elastic-timeout", 2, "--blacklist-cooldown-range", 60, 60, steps=100_000,
+                         pause=2, own="rank")
+        _, pids = job.await_membership(6)
+        lose(pids, (2, 3))
+        killed = time.monotonic()
+        self.expect_lost(job)
+        self.assertGreater(time.monotonic() - killed, 1.9, job.text())
+
+    def expect_lost(self, job):
+        job.expect_failed(3, "the part of former rank 2, 3 of 6 is lost or damaged, and so is every copy: begin again from a "
+                             "checkpoint")
 
     def test_rank_0_is_killed(self):
         job = self.start("--min-np", 2, steps=400, pause=5)

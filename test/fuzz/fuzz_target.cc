@@ -1,6 +1,7 @@
 // Hostile bytes. The first byte chooses the reader, the rest is what it reads. Nothing may crash,
 // hang, or take memory that the input does not pay for.
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstring>
@@ -17,6 +18,7 @@
 #include "controller/launcher/agent/agent_words.h"
 #include "controller/launcher/decide/batch_system.h"
 #include "controller/launcher/decide/host_list.h"
+#include "controller/launcher/host/kept_memory.h"
 #include "controller/membership/authority.h"
 #include "controller/negotiation/aggregator.h"
 #include "controller/negotiation/coordinator.h"
@@ -30,6 +32,7 @@
 #include "controller/rendezvous/meeting.h"
 #include "core/base/check.h"
 #include "core/base/limits.h"
+#include "core/base/shared_memory.h"
 #include "core/config/config.h"
 #include "test/fuzz/fuzz_job.h"
 
@@ -366,6 +369,18 @@ void TakeAsk(const wire::Ask& ask) {
   for (const Authority::Action& action : actions) RUEDA_CHECK(action.slot < kFuzzWorld);
 }
 
+// One that keeps whatever it likes.
+void TakeKept(const wire::KeptPart& part) {
+  static const auto* memory = new auto(*SharedMemory::Create("fuzz", 4'096));
+  KeptMemory kept;
+  for (int i = 0; i < 5; ++i) {
+    kept.Keep(0, part, UniqueFd(dup((*memory)->fd())));
+    kept.OnEnded(0, i % 2 == 0);
+    const auto found = kept.Find(part);
+    RUEDA_CHECK(!found.has_value() || found->memory >= 0);
+  }
+}
+
 // What a process of an elastic job and the launcher say to each other.
 void TakeMembership(absl::string_view input) {
   wire::ToProcess told;
@@ -377,6 +392,8 @@ void TakeMembership(absl::string_view input) {
   }
   wire::Ask ask;
   if (ParseMessage(input, &ask).ok()) TakeAsk(ask);
+  wire::FromProcess word;
+  if (ParseMessage(input, &word).ok() && word.has_keep()) TakeKept(word.keep());
 }
 
 // Lines "name=value": as an environment, and each as a knob.

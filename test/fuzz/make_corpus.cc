@@ -463,6 +463,33 @@ void WriteMemberships() {
   Write("m_change", told.SerializeAsString());
   told.set_dismissal("the host is taken away");
   Write("m_dismissal", told.SerializeAsString());
+  told.mutable_nothing_kept();
+  Write("m_nothing_kept", told.SerializeAsString());
+  wire::KeptPart part;
+  part.set_name("rueda.elastic.own.0");
+  part.set_number(4);
+  part.set_membership(3);
+  part.set_rank(2);
+  part.set_offset(4'096);
+  part.set_bytes(100);
+  part.set_checksum(7);
+  part.set_record(3);
+  *told.mutable_kept() = part;
+  Write("m_kept", told.SerializeAsString());
+  wire::FromProcess word;
+  *word.mutable_ask() = ask;
+  Write("m_word_ask", word.SerializeAsString());
+  *word.mutable_fetch() = part;
+  Write("m_word_fetch", word.SerializeAsString());
+  *word.mutable_keep() = part;
+  Write("m_word_keep", word.SerializeAsString());
+  part.set_number(UINT64_MAX);
+  part.set_offset(UINT64_MAX);
+  part.set_bytes(UINT64_MAX);
+  part.set_record(UINT64_MAX);
+  part.set_rank(-1);
+  *word.mutable_keep() = part;
+  Write("m_word_keep_too_much", word.SerializeAsString());
 }
 
 void WriteHandshakes() {

@@ -187,5 +187,35 @@ TEST(NeighborMemory, IsOfTheHostsOtherRanksOnly) {
            });
 }
 
+// test/clusters/elastic_test.py has jobs where somebody does.
+TEST(NeighborMemory, IsKeptByNobodyInAJobThatIsNotElastic) {
+  RunRanks({.size = 2, .setup = {"processes", Ranks::kProcesses}}, [](rueda_context* context,
+                                                                      int rank) {
+    void* const memory = AllocateFilled(context, 4);
+    const auto keep = [&](const void* pointer, size_t bytes, const char* name) {
+      return rueda_mem_keep(context, pointer, bytes, name, 1, 2);
+    };
+    EXPECT_EQ(keep(memory, kBytes, "name"), RUEDA_OK) << rueda_last_error();
+    EXPECT_EQ(keep(memory, SIZE_MAX, "name"), RUEDA_INVALID_ARGUMENT);
+    EXPECT_EQ(keep(memory, kBytes, nullptr), RUEDA_INVALID_ARGUMENT);
+    EXPECT_EQ(keep(&memory, 1, "name"), RUEDA_NOT_FOUND);
+    EXPECT_EQ(keep(nullptr, 1, "name"), RUEDA_NOT_FOUND);
+    const void* kept = &kept;
+    size_t bytes = 0;
+    uint64_t sum = 0;
+    EXPECT_EQ(rueda_mem_kept(context, "name", 1, 1, rank, &kept, &bytes, &sum), RUEDA_NOT_FOUND);
+    EXPECT_EQ(kept, nullptr);
+    EXPECT_EQ(rueda_mem_kept(context, nullptr, 1, 1, rank, &kept, &bytes, &sum),
+              RUEDA_INVALID_ARGUMENT);
+    EXPECT_EQ(rueda_mem_kept(context, "name", 1, 1, rank, nullptr, &bytes, &sum),
+              RUEDA_INVALID_ARGUMENT);
+    EXPECT_EQ(rueda_mem_kept(context, "name", 1, 1, rank, &kept, nullptr, &sum),
+              RUEDA_INVALID_ARGUMENT);
+    EXPECT_EQ(rueda_mem_kept(context, "name", 1, 1, rank, &kept, &bytes, nullptr),
+              RUEDA_INVALID_ARGUMENT);
+    EXPECT_EQ(rueda_mem_free(memory), RUEDA_OK);
+  });
+}
+
 }  // namespace
 }  // namespace rueda::testing

@@ -450,7 +450,7 @@ def test_a_job_without_a_launcher_cannot_regroup(world):
     assert raised.value.status == errors.Status.FAILED_PRECONDITION
     assert rueda.membership_due() == 0 and rueda.check_membership() == 0
     assert rueda.leaving_ranks() == []
-    assert rueda.membership_info()[1:] == (0, 1, 0, 0)
+    assert rueda.membership_info()[1:] == (0, 1, 0, 0, 0)
 
 
 # ---- names ----

@@ -536,9 +536,38 @@ def test_a_host_that_is_left_hands_over(start, tmp_path):
     job.expect_equal_replicas(3)
 
 
-def test_without_redundancy_between_hosts_it_says_what_is_lost(start):
-    apart = ("-x", "RUEDA_HOSTS_FAKE=2", "-x", "RUEDA_NETWORK_INTERFACE=lo")  # share no memory
+def test_who_goes_on_gets_what_all_ranks_of_a_host_had(start):
+    """Of the process that has started them all. The hosts are fake: they share no memory."""
+    apart = ("-x", "RUEDA_HOSTS_FAKE=2", "-x", "RUEDA_NETWORK_INTERFACE=lo")
     job = start_two_hosts(start, "rank", "-np", 4, *apart)
+    wait_for_ranks(job, 2, 1)
+    wait_for_ranks(job, 4, 2)
+    job.end()
+    job.expect_equal_replicas(4)
+
+
+# Two names of one machine, whose ranks nevertheless have nothing of each other.
+APART = """
+from rueda.core import _context, _own_state
+
+_context.neighbor_ranks = list
+_own_state.partners = lambda hosts, *others: [None] * len(hosts)
+"""
+TWO_HOSTS = ("-H", "localhost:2,127.0.0.1:2")
+
+
+def test_who_goes_on_waits_for_the_next_rank_of_a_host_that_has_lost_all(start):
+    cooldown = ("--blacklist-cooldown-range", 0.05, 0.1)
+    job = start_two_hosts(start, "rank", *TWO_HOSTS, *cooldown, before=APART)
+    wait_for_ranks(job, 4, 2)
+    job.end()
+    job.expect_equal_replicas(4)
+    assert re.search(r"membership 2 of 2 ranks", job.text()), "they did not wait for the start"
+
+
+def test_if_no_rank_comes_it_says_what_is_lost(start):
+    never = ("--elastic-timeout", 1, "--blacklist-cooldown-range", 60, 60)
+    job = start_two_hosts(start, "rank", *TWO_HOSTS, *never, before=APART)
     job.wait_for(
         r"\[\d+\].*LostStateError: elastic state rueda.elastic.table: the part of former "
         r"rank 2, 3 of 4 is lost or damaged.*",
@@ -560,9 +589,9 @@ def test_a_rank_outlives_all_others_of_its_machine(start):
     job.expect_equal_replicas(4)
 
 
-def start_two_hosts(start, redundancy, *options):
+def start_two_hosts(start, redundancy, *options, before=""):
     """A job of two ranks on each, of which those of the second host are killed."""
-    program = PROGRAM.replace("sys.argv[2]", repr(redundancy))
+    program = before + PROGRAM.replace("sys.argv[2]", repr(redundancy))
     job = start(program, "--min-np", 2, *options)
     first = job.wait_for(r"\[\d+\] membership 1: rank (\d) of 4, pid (\d+), step \d+", 4)
     victims = [int(match[2]) for match in first if int(match[1]) >= 2]

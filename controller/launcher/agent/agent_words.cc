@@ -79,6 +79,7 @@ absl::Status CheckEventFromAgent(const HostShare& share, const launch::Event& ev
     case MessageKind::kPinFailed:
     case MessageKind::kExecFailed:
     case MessageKind::kRankEnded:
+    case MessageKind::kKeeps:
     case MessageKind::kRankDies:
       return Has(share, event.rank()) ? absl::OkStatus() : Wrong("a rank of another host");
     case MessageKind::kSignal:

@@ -28,6 +28,7 @@ enum class MessageKind : int32_t {
   kNoMore,    // to the supervisor: nothing will be started here any more
   kToRank,    // to the supervisor: rank, payload: for its process
   kFromRank,  // rank, pid, payload: what its process says
+  kKeeps,     // rank, pid: its process has memory that is held open when it ends
   kRankDies,  // rank, pid, value = the wait status that it will have: it does nothing any more
 };
 

@@ -184,6 +184,7 @@ void ElasticFront::OnTime() {
   StartHosts();
   StartProcesses();
   CloseIdleHosts();
+  TellIfNothingIsKept();
   const bool is_short = authority_.is_short();
   if (!std::exchange(told_of_shortage_, is_short) && is_short) {
     Say(absl::StrCat("there are fewer processes than --min-np; waiting for more, at most ",
@@ -201,6 +202,7 @@ Nanos ElasticFront::Deadline() const {
   for (const Host& host : hosts_) {
     if (host.starting()) next = std::min(next, host.since + args_.start_timeout);
     if (host.not_before > now_) next = std::min(next, host.not_before);
+    if (keeping_ > 0 && host.keeps_until > now_) next = std::min(next, host.keeps_until);
   }
   if (!begun_) next = std::min(next, started_ + Duration(args_.options.elastic_timeout_seconds));
   return next;
@@ -372,6 +374,7 @@ void ElasticFront::OnHostGone(int number) {
     if (placement_.HostOf(slot) == number) slots.push_back(slot);
   }
   for (const Slot slot : slots) OnProcessEnded(slot, /*well=*/false);
+  host.keeps_until = kForever;
 }
 
 void ElasticFront::CloseIdleHosts() {
@@ -485,6 +488,9 @@ void ElasticFront::OnMessage(int host, const Message& message) {
     case MessageKind::kRankDies:
       OnRankDies(message);
       break;
+    case MessageKind::kKeeps:
+      OnKeeps(message);
+      break;
     case MessageKind::kRankEnded:
       OnRankEnded(host, message);
       break;
@@ -514,6 +520,14 @@ void ElasticFront::OnRankDies(const Message& message) {
   authority_.OnDying(message.rank, now_, &actions);
   Do(actions);
   if (authority_.over() && !closing_) Close();
+}
+
+void ElasticFront::OnKeeps(const Message& message) {
+  const auto it = processes_.find(message.rank);
+  if (it == processes_.end() || it->second.pid != message.pid) return;
+  it->second.keeps = true;
+  // It has got what it needed of those before it.
+  hosts_[placement_.HostOf(message.rank)].keeps_until = kForever;
 }
 
 void ElasticFront::OnRankEnded(int number, const Message& message) {
@@ -562,6 +576,10 @@ void ElasticFront::OnProcessEnded(Slot slot, bool well) {
   if (it == processes_.end()) return;
   const bool was_dismissed = it->second.kill_at != kForever;
   const bool was_alone = it->second.membership == 0 && authority_.record().number > 0;
+  Host& host = hosts_[placement_.HostOf(slot)];
+  if (it->second.keeps && !well) {
+    host.keeps_until = DeadlineAfter(now_, Duration(args_.options.elastic_timeout_seconds));
+  }
   processes_.erase(it);
   // It has done all of the work by itself, and the next one would, too.
   const bool was_in_vain = well && was_alone && !was_dismissed && !closing_;
@@ -624,6 +642,7 @@ void ElasticFront::Do(const Authority::Actions& actions) {
 void ElasticFront::Commit() {
   NoteWhoHasEndedWell();
   const MembershipRecord& record = authority_.record();
+  keeping_ = HostsKeeping();
   std::vector<std::string> joined;
   for (size_t rank = 0; rank < record.slots.size(); ++rank) {
     const Slot slot = record.slots[rank];
@@ -665,8 +684,36 @@ void ElasticFront::SendRecord(Slot slot) {
   }
   wire.set_survivors(record.survivors);
   wire.set_source(record.source);
+  wire.set_keeping(keeping_);
   if (several) wire.set_meeting_address(hosts_[wire.hosts(0)].meeting_address);
   Tell(slot, message);
+}
+
+// Those whose ranks are all gone, in the membership that is, and which may get others: with these
+// comes what the ranks had alone. The members may wait for that as long as for too few processes.
+int ElasticFront::HostsKeeping() const {
+  const std::vector<Slot>& members = authority_.record().slots;
+  if (static_cast<int>(members.size()) >= AuthorityOptions(args_.options).max) return 0;
+  std::set<int> keeping;
+  for (int number = 0; number < placement_.hosts(); ++number) {
+    const Host& host = hosts_[number];
+    const bool is_up = host.state == HostState::kUp && placement_.IsThere(number);
+    if (is_up && host.keeps_until != kForever && now_ < host.keeps_until) keeping.insert(number);
+  }
+  for (const auto& [slot, process] : processes_) {  // whose end has not come yet
+    const bool is_lost = process.membership > 0 && !authority_.IsMember(slot);
+    if (process.keeps && is_lost) keeping.insert(placement_.HostOf(slot));
+  }
+  for (const Slot slot : members) keeping.erase(placement_.HostOf(slot));
+  return static_cast<int>(keeping.size());
+}
+
+void ElasticFront::TellIfNothingIsKept() {
+  if (keeping_ == 0 || HostsKeeping() > 0) return;
+  keeping_ = 0;
+  wire::ToProcess message;
+  message.mutable_nothing_kept();
+  for (const Slot slot : authority_.record().slots) Tell(slot, message);
 }
 
 void ElasticFront::TellOfChange(const Authority::Action& action) {

@@ -218,6 +218,7 @@ void Front::OnMessage(size_t host, const Message& message) {
     case MessageKind::kNoMore:
     case MessageKind::kToRank:
     case MessageKind::kFromRank:
+    case MessageKind::kKeeps:
     case MessageKind::kRankDies:
       break;
   }

@@ -20,7 +20,10 @@
 #include "controller/failure/verdict_board.h"
 #include "controller/launcher/decide/supervisor.h"
 #include "controller/launcher/host/children.h"
+#include "controller/launcher/host/kept_memory.h"
+#include "controller/protocol/codec.h"
 #include "core/base/check.h"
+#include "core/base/datagram.h"
 #include "core/base/limits.h"
 #include "core/base/process.h"
 
@@ -91,6 +94,7 @@ class Spawner {
   // Of an elastic job: makes room for another process in its slot.
   void Forget(Rank rank);
   void OnWords(Rank rank);
+  void OnWord(Rank rank, const wire::FromProcess& word, UniqueFd memory);
   void ReportWhoDies();
   [[noreturn]] void BecomeRank(Rank rank, pid_t parent, char** environment);
   void FailToBecomeRank(MessageKind kind, Rank rank, int error);
@@ -130,6 +134,7 @@ class Spawner {
   std::map<pid_t, Rank> rank_of_;
   std::vector<char*> arguments_;
   std::deque<Rank> to_start_;
+  KeptMemory kept_;
   bool launcher_gone_ = false;
   Nanos now_ = 0;
 };
@@ -290,16 +295,32 @@ void Spawner::StartNext() {
 
 void Spawner::OnWords(Rank rank) {
   RankProcess& process = ranks_[static_cast<size_t>(rank)];
-  std::string bytes(kElasticBytesMax, 0);
   while (process.words.valid()) {
-    const ssize_t n = recv(process.words.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (n <= 0) {
-      process.words.reset();  // epoll forgets it
-      return;
-    }
+    UniqueFd memory;
+    const absl::StatusOr<std::string> bytes =
+        ReceiveDatagram(process.words.get(), kElasticBytesMax, &memory, MSG_DONTWAIT);
+    if (absl::IsNotFound(bytes.status())) return;
+    if (absl::IsUnavailable(bytes.status())) process.words.reset();  // epoll forgets it
+    wire::FromProcess word;
+    if (bytes.ok() && ParseMessage(*bytes, &word).ok()) OnWord(rank, word, std::move(memory));
+  }
+}
+
+void Spawner::OnWord(Rank rank, const wire::FromProcess& word, UniqueFd memory) {
+  const RankProcess& process = ranks_[static_cast<size_t>(rank)];
+  if (word.has_ask()) {
     channel_.Send({MessageKind::kFromRank, WorldRank(rank), process.pid, 0, 0, -1,
-                   bytes.substr(0, static_cast<size_t>(n))});
+                   word.ask().SerializeAsString()});
+  } else if (word.has_keep()) {
+    if (kept_.Keep(rank, word.keep(), std::move(memory))) {
+      channel_.Send({MessageKind::kKeeps, WorldRank(rank), process.pid});
+    }
+  } else if (word.has_fetch()) {
+    const std::optional<KeptMemory::Found> found = kept_.Find(word.fetch());
+    wire::ToProcess answer;
+    *answer.mutable_kept() = found.has_value() ? found->part : word.fetch();
+    (void)SendDatagram(process.words.get(), answer.SerializeAsString(),
+                       found.has_value() ? found->memory : -1, MSG_DONTWAIT);
   }
 }
 
@@ -319,6 +340,8 @@ void Spawner::ReportWhoDies() {
 void Spawner::Forget(Rank rank) {
   RankProcess& process = ranks_[static_cast<size_t>(rank)];
   if (process.wait_status != 0) kill(-process.pid, SIGKILL);
+  OnWords(rank);  // its last
+  kept_.OnEnded(rank, process.wait_status == 0);
   process.collected = waitpid(process.pid, nullptr, WNOHANG) == process.pid;
   rank_of_.erase(process.pid);
   process.words.reset();

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
+#include "core/base/datagram.h"
 #include "core/base/limits.h"
 
 namespace rueda {
@@ -78,7 +79,9 @@ class Launcher {
   }
   AuthorityLink* link() const { return link_; }
   int inherited() const { return inherited_.get(); }
-  const wire::Ask& asked() const { return asked_; }
+  const wire::Ask& asked() const { return said_.ask(); }
+  const wire::FromProcess& said() const { return said_; }
+  const UniqueFd& memory() const { return memory_; }
 
   void Say(const std::string& bytes) const {
     EXPECT_EQ(send(end_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
@@ -91,14 +94,33 @@ class Launcher {
   absl::StatusOr<wire::Record> AskAnd(const std::function<void()>& answer, uint64_t commits = 0,
                                       int32_t blames = -1) {
     std::thread launcher([&] {
-      char bytes[1'024];
-      const ssize_t n = recv(end_.get(), bytes, sizeof bytes, 0);
-      EXPECT_TRUE(n >= 0 && asked_.ParseFromArray(bytes, static_cast<int>(n)));
+      Hear();
+      EXPECT_TRUE(said_.has_ask());
       answer();
     });
     absl::StatusOr<wire::Record> record = link_->Ask(commits, blames);
     launcher.join();
     return record;
+  }
+  // The next word, and the memory that came along.
+  void Hear() {
+    const absl::StatusOr<std::string> bytes = ReceiveDatagram(end_.get(), 1'024, &memory_, 0);
+    EXPECT_TRUE(bytes.ok() && said_.ParseFromString(*bytes));
+  }
+  // What the process gets that fetches a part, when the launcher does this.
+  absl::StatusOr<AuthorityLink::Kept> FetchAnd(const wire::KeptPart& wanted,
+                                               const std::function<void()>& answer) {
+    std::thread launcher([&] {
+      Hear();
+      EXPECT_TRUE(said_.has_fetch());
+      answer();
+    });
+    absl::StatusOr<AuthorityLink::Kept> kept = link_->Fetch(wanted);
+    launcher.join();
+    return kept;
+  }
+  void SayWith(const wire::ToProcess& message, int memory) const {
+    EXPECT_TRUE(SendDatagram(end_.get(), message.SerializeAsString(), memory, 0).ok());
   }
   absl::StatusOr<wire::Record> AskAndSay(const std::vector<wire::ToProcess>& answers) {
     return AskAnd([&] {
@@ -119,7 +141,8 @@ class Launcher {
   UniqueFd end_;
   UniqueFd inherited_;
   AuthorityLink* link_ = nullptr;
-  wire::Ask asked_;
+  wire::FromProcess said_;
+  UniqueFd memory_;
 };
 
 TEST(AuthorityLink, WhoAsksGetsTheRecord) {
@@ -212,6 +235,65 @@ TEST(AuthorityLink, ALauncherThatIsGoneIsUnavailable) {
   });
 }
 
+TEST(AuthorityLink, PassesOnWhatIsKeptWithItsMemory) {
+  InAProcess([] {
+    Launcher launcher;
+    ASSERT_TRUE(launcher.AskAndSay({Record(7)}).ok());
+    int ends[2];
+    ASSERT_EQ(pipe(ends), 0);
+    wire::KeptPart part;
+    part.set_name("a");
+    part.set_number(3);
+    launcher.link()->Keep(part, ends[0]);
+    launcher.Hear();
+    EXPECT_EQ(launcher.said().keep().name(), "a");
+    EXPECT_EQ(launcher.said().keep().record(), 7u) << "by the authority's number";
+    EXPECT_TRUE(launcher.memory().valid());
+    launcher.Close();
+    launcher.link()->Keep(part, ends[0]);  // nobody hears of it
+  });
+}
+
+TEST(AuthorityLink, FetchesWhatIsKept) {
+  InAProcess([] {
+    Launcher launcher;
+    int ends[2];
+    ASSERT_EQ(pipe(ends), 0);
+    wire::ToProcess answer;
+    answer.mutable_kept()->set_name("a");
+    answer.mutable_kept()->set_bytes(12);
+    const auto kept = launcher.FetchAnd(answer.kept(), [&] {
+      EXPECT_EQ(launcher.said().fetch().name(), "a");
+      launcher.Say(Change(true, {}));  // what comes meanwhile is not lost
+      launcher.SayWith(answer, ends[0]);
+    });
+    ASSERT_TRUE(kept.ok()) << kept.status();
+    EXPECT_EQ(kept->part.bytes(), 12u);
+    EXPECT_TRUE(kept->memory.valid());
+    EXPECT_EQ(launcher.Due(), "added ");
+    const auto none = launcher.FetchAnd(answer.kept(), [&] { launcher.Say(answer); });
+    EXPECT_TRUE(absl::IsNotFound(none.status())) << none.status();
+    const auto gone = launcher.FetchAnd(answer.kept(), [&] { launcher.Close(); });
+    EXPECT_TRUE(absl::IsUnavailable(gone.status())) << gone.status();
+  });
+}
+
+TEST(AuthorityLink, KnowsUntilWhenOthersAreToBeWaitedFor) {
+  InAProcess([] {
+    Launcher launcher;
+    wire::ToProcess record = Record(1);
+    record.mutable_record()->set_keeping(2);
+    ASSERT_TRUE(launcher.AskAndSay({record}).ok());
+    EXPECT_EQ(launcher.Due(), "");
+    EXPECT_EQ(launcher.link()->last().keeping(), 2);
+    wire::ToProcess nothing;
+    nothing.mutable_nothing_kept();
+    launcher.Say(nothing);
+    EXPECT_EQ(launcher.Due(), "") << "that is no change";
+    EXPECT_EQ(launcher.link()->last().keeping(), 0);
+  });
+}
+
 TEST(AuthorityLink, RefusesNonsense) {
   InAProcess([] {
     Launcher launcher;
@@ -296,6 +378,7 @@ TEST(CheckRecord, RefusesWhatCanNot) {
       {"survivors -1", [](wire::Record* r) { r->set_survivors(-1); }},
       {"survivors 4", [](wire::Record* r) { r->set_survivors(4); }},
       {"source -1", [](wire::Record* r) { r->set_source(-1); }},
+      {"keeping -1", [](wire::Record* r) { r->set_keeping(-1); }},
       {"a source that is new", [](wire::Record* r) { r->set_source(2); }},
       {"a source where nobody was before",
        [](wire::Record* r) {

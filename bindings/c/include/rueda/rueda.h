@@ -325,10 +325,13 @@ typedef struct rueda_membership {
                           their order. 0: it is the first, or the job is not elastic */
   int32_t source;    /**< the rank whose state is the newest, by what rueda_regroup was told; a
                           survivor, or in the first membership rank 0 */
+  int32_t keeping;   /**< so many hosts have none of these ranks, but get new ones, which may have
+                          what lost ranks kept there (rueda_mem_kept). It becomes 0 when none is
+                          to be waited for any more */
 } rueda_membership;
 
 #define RUEDA_MEMBERSHIP_INIT \
-  { sizeof(rueda_membership), 0, -1, 0, 0, 0 }
+  { sizeof(rueda_membership), 0, -1, 0, 0, 0, 0 }
 
 /** What the next membership changes; bits. */
 enum { RUEDA_RANKS_ADDED = 1, RUEDA_RANKS_REMOVED = 2 };
@@ -826,6 +829,27 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_mem_offset(const void* pointer, uin
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_mem_open(rueda_context* context, int32_t rank,
                                                       uint64_t offset, size_t bytes,
                                                       const void** pointer);
+
+/** Lets the launcher's process on this host hold memory open that this rank has from
+ * rueda_mem_alloc, so that it outlives all ranks of the host: `bytes` bytes, by a name of at most
+ * 1024 bytes, the program's own number of their version, this membership and this rank; with a
+ * checksum, which is the program's, too. No byte is copied. Call it when the memory is written,
+ * before others go on from it. The last three of a name are held open until this process ends with
+ * status 0; when it ends otherwise, until ranks of this host have called this twice, with a name,
+ * in a later membership. Does nothing where rueda_regroup is FAILED_PRECONDITION, and waits for
+ * nobody: a launcher that is stopped does not hear of it. NOT_FOUND: this memory is not from
+ * rueda_mem_alloc. */
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_mem_keep(rueda_context* context, const void* pointer,
+                                                      size_t bytes, const char* name,
+                                                      uint64_t number, uint64_t checksum);
+/** Opens what `rank` of an earlier membership has kept on this host, and lost with its process:
+ * to be read, until rueda_mem_free; sets `bytes` and `checksum` to what it has told. The memory may
+ * have been written to since, so check it. NOT_FOUND: there is none. UNAVAILABLE: the launcher has
+ * gone. RESOURCE_EXHAUSTED. */
+RUEDA_API RUEDA_NODISCARD rueda_status rueda_mem_kept(rueda_context* context, const char* name,
+                                                      uint64_t number, uint64_t membership,
+                                                      int32_t rank, const void** pointer,
+                                                      size_t* bytes, uint64_t* checksum);
 
 /** @} */
 

@@ -21,12 +21,14 @@
 #define RUEDA_ELASTIC_HPP_
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <functional>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -103,8 +105,7 @@ class StateBase {
   }
   /// The second half of commit, without keeping anything.
   void check_host_updates() {
-    int32_t change = 0;
-    detail::Check(rueda_check_membership(detail::Current(), &change));
+    const int change = CheckMembership();
     if (change == 0) return;
     before_change();
     throw HostsUpdated(change);
@@ -121,7 +122,13 @@ class StateBase {
   /// For `run`: gives all ranks the newest state, and keeps it.
   void Follow() {
     const int source = membership_info().source;
-    sync(source);
+    try {
+      sync(source);
+    } catch (const detail::AwaitedError&) {
+      restore();
+      AwaitOthers();
+      throw;
+    }
     const std::string newest =
         broadcast_object(detail::ToBytes(commits_), source, {.name = "rueda.elastic.commits"});
     save();
@@ -134,6 +141,21 @@ class StateBase {
   }
 
  private:
+  static int CheckMembership() {
+    int32_t change = 0;
+    detail::Check(rueda_check_membership(detail::Current(), &change));
+    return change;
+  }
+  // Until ranks come that may have what nobody has here: throws HostsUpdated. Returns when none is
+  // to be waited for any more.
+  static void AwaitOthers() {
+    const auto pause = std::chrono::milliseconds(20);
+    while (allreduce(membership_info().keeping, {.name = "rueda.elastic.awaited", .op = Max}) > 0) {
+      if (const int change = CheckMembership(); change != 0) throw HostsUpdated(change);
+      std::this_thread::sleep_for(pause);
+    }
+  }
+
   std::vector<std::function<void()>> callbacks_;
   uint64_t commits_ = 0;
 };

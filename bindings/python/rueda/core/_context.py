@@ -422,6 +422,8 @@ class Membership(NamedTuple):
     survivors: int
     #: The rank whose state is the newest: a survivor; in the first membership rank 0.
     source: int
+    #: Hosts that have none of these ranks, but get new ones, with what lost ranks kept there.
+    keeping: int = 0
 
 
 def is_elastic() -> bool:
@@ -434,7 +436,7 @@ def membership_info() -> Membership:
     context = current()
     info = c.Membership(size=ctypes.sizeof(c.Membership))
     check(lib.rueda_membership_info(context, ctypes.byref(info)), context)
-    return Membership(info.number, info.rank, info.ranks, info.survivors, info.source)
+    return Membership(info.number, info.rank, info.ranks, info.survivors, info.source, info.keeping)
 
 
 def membership_due() -> int:

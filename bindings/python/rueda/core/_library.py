@@ -140,6 +140,7 @@ class Membership(ctypes.Structure):
         ("ranks", c_int32),
         ("survivors", c_int32),
         ("source", c_int32),
+        ("keeping", c_int32),
     ]
 
 
@@ -258,6 +259,23 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "rueda_mem_open": (
         c_int,
         [_context, c_int32, c_uint64, c_size_t, POINTER(c_void_p)],
+    ),
+    "rueda_mem_keep": (
+        c_int,
+        [_context, c_void_p, c_size_t, c_char_p, c_uint64, c_uint64],
+    ),
+    "rueda_mem_kept": (
+        c_int,
+        [
+            _context,
+            c_char_p,
+            c_uint64,
+            c_uint64,
+            c_int32,
+            POINTER(c_void_p),
+            POINTER(c_size_t),
+            POINTER(c_uint64),
+        ],
     ),
     "rueda_compression_save": (c_int, [_context, c_int32, POINTER(Result)]),
     "rueda_compression_load": (

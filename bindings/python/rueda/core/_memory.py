@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from rueda import errors
 from rueda.core import _context
 from rueda.core import _library as c
 from rueda.core._tensors import memory_at
@@ -61,6 +62,14 @@ class Arena(_Shared):
     def _get(self, context: Any, pointer: ctypes.c_void_p) -> int:
         return int(lib.rueda_mem_alloc(context, max(self.nbytes, 1), ctypes.byref(pointer)))
 
+    def keep(self, nbytes: int, name: str, number: int, checksum: int) -> None:
+        """Lets the launcher hold the first bytes open beyond the end of this process."""
+        context = _context.current()
+        _context.check(
+            lib.rueda_mem_keep(context, self._address, nbytes, name.encode(), number, checksum),
+            context,
+        )
+
     @property
     def offset(self) -> int:
         """By which other ranks of the host open it."""
@@ -87,6 +96,34 @@ class Opened(_Shared):
                 context, self._rank, self._offset, self.nbytes, ctypes.byref(pointer)
             )
         )
+
+
+class Kept(_Shared):
+    """What a rank of an earlier membership has kept on this host, and lost with its process.
+
+    Raises:
+        KeyError: there is none.
+    """
+
+    def __init__(self, name: str, number: int, membership: int, rank: int) -> None:
+        self._wanted = (name.encode(), number, membership, rank)
+        #: What that rank has told.
+        self.checksum = 0
+        super().__init__(0)
+
+    def _get(self, context: Any, pointer: ctypes.c_void_p) -> int:
+        nbytes, checksum = ctypes.c_size_t(), ctypes.c_uint64()
+        status = lib.rueda_mem_kept(
+            context,
+            *self._wanted,
+            ctypes.byref(pointer),
+            ctypes.byref(nbytes),
+            ctypes.byref(checksum),
+        )
+        if status == errors.Status.NOT_FOUND:
+            raise KeyError(self._wanted)
+        self.nbytes, self.checksum = nbytes.value, checksum.value
+        return int(status)
 
 
 def is_inherited(address: int) -> bool:

@@ -1,10 +1,11 @@
 """State that one rank has alone: `Sharded` and `Own`. It is kept where it outlives that rank.
 
 Each exchange gives the contents of all ranks a number, under which a rank keeps its own in memory
-that the other ranks of its host open. Where there is none that stays, or where a whole host may be
-lost, a partner gets a copy. It ends where all wait for all: once any rank has come behind that, all
-have kept that number. So all can go back to what any of them may go back to: to the one before,
-until the next exchange is over. What all have dropped is written over by the next.
+that the other ranks of its host open, and the process that has started it. Where there is no such
+rank that stays, or where a whole host may be lost, a partner gets a copy. It ends where all wait
+for all: once any rank has come behind that, all have kept that number. So all can go back to what
+any of them may go back to: to the one before, until the next exchange is over. What all have
+dropped is written over by the next.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from typing import Any, NamedTuple
 
 from rueda import errors
 from rueda.core import _collectives, _context, _objects
-from rueda.core._memory import Arena, Opened
+from rueda.core._memory import Arena, Kept, Opened
 from rueda.core._sums import sums_of
 
 _Bytes = Any  # a one-dimensional array of uint8
 
 
 class _Version(NamedTuple):
-    rank: int  # this rank's of then
+    membership: int
+    rank: int  # this rank's of then; -1: it was none
     size: int
     parts: dict[int, _Bytes]  # by the rank whose they are
     sums: dict[int, int]  # their checksums
@@ -88,6 +90,10 @@ def partners(
 
 def _staying(ranks: Sequence[int], leaving: Collection[int]) -> list[int]:
     return [rank for rank in ranks if rank not in leaving]
+
+
+class AwaitedError(errors.LostStateError):
+    """Ranks that come may have it yet. On all ranks alike."""
 
 
 class OwnState:
@@ -216,9 +222,16 @@ class OwnState:
                     parts[other] = received[begin : begin + each.nbytes]
                     begin += each.nbytes
         self._versions[self._newest] = _Version(
-            rank, len(brings), parts, {r: brings[r].checksum for r in parts}, arena
+            _context.membership(),
+            rank,
+            len(brings),
+            parts,
+            {r: brings[r].checksum for r in parts},
+            arena,
         )
         self._spare.clear()
+        if arena is not None:
+            arena.keep(part.nbytes, name, self._newest, brings[rank].checksum)
         # Nobody comes behind this before all have come here.
         for other, said in enumerate(_objects.allgather_object(why, f"{name}.kept")):
             if said:
@@ -239,7 +252,12 @@ class OwnState:
         if self._current not in self._versions:  # nobody has asked the others yet
             part, rank = self._pack().copy(), _context.rank()
             self._versions[self._current] = _Version(
-                rank, _context.size(), {rank: part}, {rank: sums_of(part)[0]}, None
+                _context.membership(),
+                rank,
+                _context.size(),
+                {rank: part},
+                {rank: sums_of(part)[0]},
+                None,
             )
         for number in [number for number in self._versions if number < self._kept_by_all]:
             self._drop(number)
@@ -258,17 +276,26 @@ class OwnState:
 
         Raises:
             LostStateError: of some rank of then, on all ranks.
+            AwaitedError: likewise.
         """
         self._check_process()
-        number = _objects.broadcast_object(self._current, root, f"{name}.number")
+        current = self._versions.get(self._current)
+        number, then, size = _objects.broadcast_object(
+            current and (self._current, current.membership, current.size), root, f"{name}.number"
+        )
         membership = _context.membership_info()
         is_new = 0 < membership.survivors <= _context.rank()
         version = None if is_new else self._versions.get(number)
-        offers = _objects.allgather_object(
-            None if version is None else (version.rank, version.size, set(version.parts)),
-            f"{name}.holders",
-        )
-        size = next(offer[1] for offer in offers if offer is not None)
+        offers = _tell_offers(version, f"{name}.holders")
+        missing = [part for part, holder in enumerate(_holders(offers, size)) if holder < 0]
+        is_awaited = False
+        if missing and number > 0:
+            if version is None:
+                version = _Version(then, -1, size, {}, {}, None)
+            self._take_of_the_gone(missing, name, number, version)
+            offers = _tell_offers(version, f"{name}.kept_holders")
+            keeping = _objects.allgather_object(membership.keeping, f"{name}.keeping")
+            is_awaited = any(keeping)
         rank, holders = _context.rank(), _holders(offers, size)
         while True:  # until those that are to be used are as they were kept
             mine = [part for part, holder in enumerate(holders) if holder == rank]
@@ -280,23 +307,40 @@ class OwnState:
                 break
             for offer, parts in zip(offers, damaged, strict=True):
                 if offer is not None:
-                    offer[2].difference_update(parts)
+                    offer[1].difference_update(parts)
             holders = _holders(offers, size)
         lost = [str(part) for part, holder in enumerate(holders) if holder < 0]
         if lost and number > 0:  # else it was what it was made with
-            raise errors.LostStateError(
+            raise (AwaitedError if is_awaited else errors.LostStateError)(
                 f"elastic state {name}: the part of former rank {', '.join(lost)} of {size} is "
                 "lost or damaged, and so is every copy: begin again from a checkpoint",
                 errors.Status.DATA_LOSS,
             )
-        if version is not None and self._current != number:
+        if version is not None and version.rank >= 0 and self._current != number:
             self.load(number)
         self._take(version, size, holders, name)
         self.exchange(name)
 
+    def _take_of_the_gone(
+        self, missing: Sequence[int], name: str, number: int, version: _Version
+    ) -> None:
+        """Adds what ranks have kept on this host that are gone."""
+        for rank in missing:
+            try:
+                kept = Kept(name, number, version.membership, rank)
+            except KeyError:
+                continue
+            version.parts[rank] = _array(kept.memory(), kept.nbytes)
+            version.sums[rank] = kept.checksum
 
-# What a rank has of a version: its rank of then, how many there were, whose parts it has.
-_Offer = tuple[int, int, set[int]]
+
+# What a rank has of a version: its rank of then, whose parts it has.
+_Offer = tuple[int, set[int]]
+
+
+def _tell_offers(version: _Version | None, name: str) -> list[_Offer | None]:
+    mine = None if version is None else (version.rank, set(version.parts))
+    return _objects.allgather_object(mine, name)
 
 
 def _holders(offers: Sequence[_Offer | None], size: int) -> list[int]:
@@ -308,7 +352,7 @@ def _holders(offers: Sequence[_Offer | None], size: int) -> list[int]:
 
 
 def _has(offer: _Offer | None, part: int, as_its_own: bool) -> bool:
-    return offer is not None and part in offer[2] and (offer[0] == part) is as_its_own
+    return offer is not None and part in offer[1] and (offer[0] == part) is as_its_own
 
 
 def _array(memory: Any, nbytes: int) -> _Bytes:
@@ -347,8 +391,9 @@ class Sharded(OwnState):
     A commit copies the part into memory that the host's other ranks have open, which outlives this
     rank. When ranks were lost or have come, the array of the last commit is shared out anew:
     `local` is another array then, and `begin` and `end` have changed. If all ranks of a host were
-    lost at once, their parts are, and all ranks raise a LostStateError; with redundancy="host" that
-    takes two hosts. A rank that is alone on its host sends its part to a rank of another.
+    lost at once, the others wait for the next one there. If the host was lost, so are the parts of
+    its ranks, and all ranks raise a LostStateError; with redundancy="host" that takes two hosts. A
+    rank that is alone on its host sends its part to a rank of another.
 
     The last commits are kept, and the next one needs room besides: three times the part's size.
     What is sent to another host is kept there for two commits.
@@ -357,8 +402,8 @@ class Sharded(OwnState):
         total: elements of the whole.
         dtype: of NumPy or of torch, as `local` will be. Its elements are 0 at first.
         device: of a torch tensor.
-        redundancy: what may be lost. "rank": ranks of a host, but not all. "host": a whole host;
-            the part then crosses the network with each commit.
+        redundancy: what may be lost. "rank": ranks, but no host. "host": a host, too; the part
+            then crosses the network with each commit.
     """
 
     def __init__(

@@ -26,6 +26,7 @@ import contextlib
 import copy
 import functools
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -33,7 +34,7 @@ from rueda import errors
 from rueda.core import _collectives, _context, _objects
 from rueda.core import _library as c
 from rueda.core._horovod import HorovodInternalError
-from rueda.core._own_state import Own, OwnState, Sharded
+from rueda.core._own_state import AwaitedError, Own, OwnState, Sharded
 from rueda.core._sums import sums_of
 
 __all__ = [
@@ -361,6 +362,8 @@ class ObjectState(State):
 
 # ---- run ----
 
+_LOOK_SECONDS = 0.02  # between looks for others
+
 #: What is put around the function: turns errors of other kinds into the library's.
 Around = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -484,5 +487,22 @@ def _sync_is_wanted(by_this: bool) -> bool:
 
 
 def _sync(state: State) -> None:
-    state.sync()
+    try:
+        state.sync()
+    except AwaitedError as error:
+        _await_others()
+        raise errors.LostStateError(str(error), error.status) from None
     state._commits = broadcast_object(state._commits, "rueda.elastic.commits")
+
+
+def _await_others() -> None:
+    """Until ranks come that may have what nobody has here.
+
+    Raises:
+        HostsUpdatedInterrupt: they are there.
+    """
+    name = "rueda.elastic.awaited"
+    while _collectives.allreduce(_context.membership_info().keeping, name, op=_collectives.Max):
+        if _context.check_membership() != 0:
+            raise HostsUpdatedInterrupt()
+        time.sleep(_LOOK_SECONDS)

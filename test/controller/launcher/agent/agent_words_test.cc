@@ -44,7 +44,8 @@ bool MayBeTold(const launch::ToAgent& message, const HostShare* share) {
 TEST(FromAgent, TellsOfItsOwnRanks) {
   for (const MessageKind kind :
        {MessageKind::kRankStarted, MessageKind::kStartFailed, MessageKind::kPinFailed,
-        MessageKind::kExecFailed, MessageKind::kRankEnded, MessageKind::kRankDies}) {
+        MessageKind::kExecFailed, MessageKind::kRankEnded, MessageKind::kKeeps,
+        MessageKind::kRankDies}) {
     for (int rank = -3; rank < 12; ++rank) {
       EXPECT_EQ(MaySay(EventOf(kind, rank)), rank >= 2 && rank <= 4) << rank;
     }

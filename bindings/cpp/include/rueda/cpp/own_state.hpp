@@ -28,6 +28,7 @@
 #include "rueda/cpp/movement.hpp"
 #include "rueda/cpp/objects.hpp"
 #include "rueda/cpp/options.hpp"
+#include "rueda/cpp/reductions.hpp"
 #include "rueda/rueda.h"
 
 namespace rueda {
@@ -98,7 +99,7 @@ struct SharedBytes {
     view = *kept;
     owner = kept;
   }
-  // From rueda_mem_alloc or rueda_mem_open.
+  // From rueda_mem_alloc, rueda_mem_open or rueda_mem_kept.
   SharedBytes(const void* memory, size_t bytes)
       : view(static_cast<const char*>(memory), bytes), owner(memory, [](const void* pointer) {
           static_cast<void>(rueda_mem_free(const_cast<void*>(pointer)));
@@ -106,6 +107,18 @@ struct SharedBytes {
 
   std::string_view view;
   std::shared_ptr<const void> owner;
+};
+
+inline uint64_t Membership() {
+  uint64_t number = 0;
+  Check(rueda_context_membership(Current(), &number));
+  return number;
+}
+
+// Ranks that come may have what nobody has. Thrown on all ranks alike.
+class AwaitedError : public Error {
+ public:
+  using Error::Error;
 };
 
 // The ranks that `function` tells, such as rueda_leaving_ranks.
@@ -152,9 +165,9 @@ namespace rueda::elastic {
 
 /// What may be lost at once of those that have something alone.
 enum class Redundancy {
-  /// Ranks of a host, but not all.
+  /// Ranks, but no host.
   kRank,
-  /// A whole host: each commit then crosses the network.
+  /// A host, too: each commit then crosses the network.
   kHost,
 };
 
@@ -162,11 +175,11 @@ enum class Redundancy {
 /// kept where it outlives this rank. It outlives the State that it is given to.
 ///
 /// Each exchange gives the contents of all ranks a number, under which a rank keeps its own in
-/// memory that the other ranks of its host open. Where there is none that stays, or where a whole
-/// host may be lost, a partner gets a copy. It ends where all wait for all: once any rank has come
-/// behind that, all have kept that number. So all can go back to what any of them may go back to:
-/// to the one before, until the next exchange is over. What all have dropped is written over by the
-/// next.
+/// memory that the other ranks of its host open, and the process that has started it. Where there
+/// is no such rank that stays, or where a whole host may be lost, a partner gets a copy. It ends
+/// where all wait for all: once any rank has come behind that, all have kept that number. So all
+/// can go back to what any of them may go back to: to the one before, until the next exchange is
+/// over. What all have dropped is written over by the next.
 class OwnState {
  public:
   OwnState(const OwnState&) = delete;
@@ -189,7 +202,8 @@ class OwnState {
  protected:
   /// The parts of one number that this rank has.
   struct Version {
-    int rank = 0;  ///< this rank's of then
+    uint64_t membership = 0;
+    int rank = 0;  ///< this rank's of then; -1: it was none
     int size = 1;
     std::map<int, detail::SharedBytes> parts;  ///< by the rank whose they are
     std::map<int, uint64_t> sums;              ///< their checksums
@@ -241,7 +255,11 @@ class OwnState {
   void Drop(std::map<uint64_t, Version>::iterator it);
   static std::vector<Brings> Tell(const Brings& mine, const std::string& name);
   static std::vector<Offer> TellOffer(const Version* version, const std::string& name);
+  // Adds those of these parts that ranks have kept on this host that are gone.
+  static void TakeOfTheGone(const std::vector<int>& missing, const std::string& name,
+                            uint64_t number, Version* version);
   static std::vector<int> HoldersOf(const std::vector<Offer>& offers, int size);
+  static std::vector<int> Missing(const std::vector<int>& holders);
   static std::vector<int> IntactHolders(const Version* version, std::vector<Offer> offers, int size,
                                         const std::string& name);
   // Of each rank the one that gets its copy, none that leaves; -1: it needs none, or there is no
@@ -283,6 +301,21 @@ inline std::vector<OwnState::Brings> OwnState::Tell(const Brings& mine, const st
   return all;
 }
 
+inline void OwnState::TakeOfTheGone(const std::vector<int>& missing, const std::string& name,
+                                    uint64_t number, Version* version) {
+  for (const int rank : missing) {
+    const void* memory = nullptr;
+    size_t bytes = 0;
+    uint64_t sum = 0;
+    const rueda_status status = rueda_mem_kept(detail::Current(), name.c_str(), number,
+                                               version->membership, rank, &memory, &bytes, &sum);
+    if (status == RUEDA_NOT_FOUND) continue;
+    detail::Check(status);
+    version->parts[rank] = detail::SharedBytes(memory, bytes);
+    version->sums[rank] = sum;
+  }
+}
+
 inline std::vector<OwnState::Offer> OwnState::TellOffer(const Version* version,
                                                         const std::string& name) {
   std::vector<int> mine;
@@ -313,6 +346,14 @@ inline std::vector<int> OwnState::HoldersOf(const std::vector<Offer>& offers, in
     }
   }
   return holders;
+}
+
+inline std::vector<int> OwnState::Missing(const std::vector<int>& holders) {
+  std::vector<int> missing;
+  for (size_t part = 0; part < holders.size(); ++part) {
+    if (holders[part] < 0) missing.push_back(static_cast<int>(part));
+  }
+  return missing;
 }
 
 // Collective: of parts that are as they were kept.
@@ -433,7 +474,8 @@ inline void OwnState::Exchange(const std::string& name) {
   const int rank = rueda::rank();
   for (const Brings& each : brings) newest_ = std::max(newest_, each.newest);
   ++newest_;
-  Version version = {rank, static_cast<int>(brings.size()), {}, {}, room};
+  const uint64_t membership = detail::Membership();
+  Version version = {membership, rank, static_cast<int>(brings.size()), {}, {}, room};
   std::string why;
   for (const int neighbor : mine.neighbors) {
     const Brings& theirs = brings[static_cast<size_t>(neighbor)];
@@ -470,6 +512,8 @@ inline void OwnState::Exchange(const std::string& name) {
   }
   versions_[newest_] = std::move(version);
   spare_.clear();
+  detail::Check(rueda_mem_keep(detail::Current(), room.view.data(), mine.bytes, name.c_str(),
+                               newest_, mine.sum));
   // Nobody comes behind this before all have come here.
   const std::vector<std::string> all = allgather_object(why, {.name = name + ".kept"});
   for (size_t other = 0; other < all.size(); ++other) {
@@ -494,40 +538,59 @@ inline void OwnState::Keep() {
     const int rank = rueda::rank();
     std::string scratch;
     const detail::SharedBytes part{std::string(Pack(&scratch))};
-    versions_[current_] = {
-        rank, rueda::size(), {{rank, part}}, {{rank, detail::FingerprintOf(part.view)}}, {}};
+    versions_[current_] = {detail::Membership(),
+                           rank,
+                           rueda::size(),
+                           {{rank, part}},
+                           {{rank, detail::FingerprintOf(part.view)}},
+                           {}};
   }
   while (versions_.begin()->first < kept_by_all_) Drop(versions_.begin());
   kept_ = current_;
 }
 
 inline void OwnState::Sync(int source, const std::string& name) {
-  uint64_t number = 0;
-  detail::FromBytes(broadcast_object(detail::ToBytes(current_), source, {.name = name + ".number"}),
-                    &number);
+  std::string words;  // of the version that all go on from
+  if (const auto it = versions_.find(current_); it != versions_.end()) {
+    detail::AppendNumber(current_, &words);
+    detail::AppendNumber(it->second.membership, &words);
+    detail::AppendNumber(static_cast<uint64_t>(it->second.size), &words);
+  }
+  words = broadcast_object(words, source, {.name = name + ".number"});
+  std::string_view rest = words;
+  const uint64_t number = detail::TakeNumber(&rest);
+  const uint64_t membership = detail::TakeNumber(&rest);
+  const int size = static_cast<int>(detail::TakeNumber(&rest));
   rueda_membership info = RUEDA_MEMBERSHIP_INIT;
   detail::Check(rueda_membership_info(detail::Current(), &info));
   const bool is_new = 0 < info.survivors && info.survivors <= rueda::rank();
   const auto it = is_new ? versions_.end() : versions_.find(number);
-  const Version* version = it == versions_.end() ? nullptr : &it->second;
+  // One that came, and never had anything but what it was made with, has nothing of this.
+  const bool has_own = it != versions_.end() && it->second.size == size;
+  Version gained = {membership, -1, size, {}, {}, {}};
+  Version* version = has_own ? &it->second : nullptr;
   std::vector<Offer> offers = TellOffer(version, name + ".holders");
-  const int size = offers[static_cast<size_t>(source)].size;
-  // One that came, and never had anything but what it was made with.
-  for (Offer& offer : offers) offer.is_there &= offer.size == size;
-  if (version != nullptr && version->size != size) version = nullptr;
+  bool is_awaited = false;
+  if (const auto missing = Missing(HoldersOf(offers, size)); !missing.empty() && number > 0) {
+    if (version == nullptr) version = &gained;
+    TakeOfTheGone(missing, name, number, version);
+    offers = TellOffer(version, name + ".kept_holders");
+    is_awaited = allreduce(info.keeping, {.name = name + ".keeping", .op = Max}) > 0;
+  }
   const std::vector<int> holders = IntactHolders(version, std::move(offers), size, name);
   std::string lost;
-  for (int part = 0; part < size; ++part) {
-    if (holders[static_cast<size_t>(part)] >= 0) continue;
+  for (const int part : Missing(holders)) {
     lost += (lost.empty() ? "" : ", ") + std::to_string(part);
   }
   if (!lost.empty() && number > 0) {  // else it was what it was made with
-    throw Error(RUEDA_DATA_LOSS, "elastic state " + name + ": the part of former rank " + lost +
-                                     " of " + std::to_string(size) +
-                                     " is lost or damaged, and so is every copy: begin again "
-                                     "from a checkpoint");
+    const std::string text = "elastic state " + name + ": the part of former rank " + lost +
+                             " of " + std::to_string(size) +
+                             " is lost or damaged, and so is every copy: begin again from a "
+                             "checkpoint";
+    if (is_awaited) throw detail::AwaitedError(RUEDA_DATA_LOSS, text);
+    throw Error(RUEDA_DATA_LOSS, text);
   }
-  if (version != nullptr && current_ != number) Load(number);
+  if (has_own && current_ != number) Load(number);
   Take(version, holders, name);
 }
 
@@ -540,9 +603,10 @@ inline void OwnState::Sync(int source, const std::string& name) {
 ///
 /// A commit copies the part into memory that the host's other ranks have open, which outlives this
 /// rank. When ranks were lost or have come, the vector of the last commit is shared out anew:
-/// `local`, begin() and end() have changed. If all ranks of a host were lost at once, their parts
-/// are, and all ranks throw RUEDA_DATA_LOSS; with Redundancy::kHost that takes two hosts. A rank
-/// that is alone on its host sends its part to a rank of another.
+/// `local`, begin() and end() have changed. If all ranks of a host were lost at once, the others
+/// wait for the next one there. If the host was lost, so are the parts of its ranks, and all ranks
+/// throw RUEDA_DATA_LOSS; with Redundancy::kHost that takes two hosts. A rank that is alone on its
+/// host sends its part to a rank of another.
 ///
 /// The last commits are kept, and the next one needs room besides: three times the part's size.
 /// What is sent to another host is kept there for two commits.
