@@ -12,6 +12,7 @@
 #include "bindings/c/elastic.h"
 #include "bindings/c/guard.h"
 #include "controller/lanes/callbacks.h"
+#include "core/base/limits.h"
 #include "core/base/memory_limits.h"
 #include "core/base/round_up.h"
 
@@ -165,17 +166,26 @@ absl::Status Open(rueda_context* context, Rank rank, uint64_t offset, size_t byt
   return absl::OkStatus();
 }
 
-// The same in all contexts of a process, and in no two of them.
-std::string KeptName(const rueda_context& context, const char* name) {
+// Of a context's own.
+absl::StatusOr<std::string> KeptName(const char* function, const rueda_context& context,
+                                     const char* name) {
+  if (name == nullptr)
+    return absl::InvalidArgumentError(absl::StrCat(function, ": `name` is null"));
   const RuntimeOptions& options = context.options;
-  if (options.context.empty()) return name;
-  return absl::StrCat(options.context, "/", options.group_rank, "/", name);
+  std::string whole = name;
+  if (!options.context.empty()) {
+    whole = absl::StrCat(options.context, "/", options.group_rank, "/", name);
+  }
+  if (whole.size() <= kKeptNameBytesMax) return whole;
+  return absl::InvalidArgumentError(absl::StrCat(function, ": a name of ", whole.size(), " bytes; ",
+                                                 kKeptNameBytesMax,
+                                                 " are the most, its context's included"));
 }
 
 absl::Status Keep(rueda_context* context, const void* pointer, size_t bytes, const char* name,
-                  uint64_t number, uint64_t checksum) {
+                  uint64_t number, uint64_t oldest, uint64_t checksum) {
   RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
-  if (name == nullptr) return absl::InvalidArgumentError("rueda_mem_keep: `name` is null");
+  RUEDA_ASSIGN_OR_RETURN(std::string whole, KeptName("rueda_mem_keep", *context, name));
   std::shared_ptr<Arena> arena;
   {
     MutexLock lock(mutex);
@@ -191,13 +201,14 @@ absl::Status Keep(rueda_context* context, const void* pointer, size_t bytes, con
   const absl::StatusOr<AuthorityLink*> link = LinkOf(runtime->config());
   if (!link.ok()) return absl::OkStatus();  // nobody comes later
   wire::KeptPart part;
-  part.set_name(KeptName(*context, name));
+  part.set_name(std::move(whole));
   part.set_number(number);
   part.set_membership(runtime->world().membership);
   part.set_rank(runtime->rank());
   part.set_offset(static_cast<uint64_t>(offset));
   part.set_bytes(bytes);
   part.set_checksum(checksum);
+  part.set_oldest(oldest);
   (*link)->Keep(std::move(part), arena->memory()->fd());
   return absl::OkStatus();
 }
@@ -205,7 +216,7 @@ absl::Status Keep(rueda_context* context, const void* pointer, size_t bytes, con
 absl::Status Kept(rueda_context* context, const char* name, uint64_t number, uint64_t membership,
                   Rank rank, const void** pointer, size_t* bytes, uint64_t* checksum) {
   RUEDA_ASSIGN_OR_RETURN(const Call runtime, RuntimeOf(context));
-  if (name == nullptr) return absl::InvalidArgumentError("rueda_mem_kept: `name` is null");
+  RUEDA_ASSIGN_OR_RETURN(std::string whole, KeptName("rueda_mem_kept", *context, name));
   if (pointer == nullptr || bytes == nullptr || checksum == nullptr) {
     return absl::InvalidArgumentError(
         "rueda_mem_kept: `pointer`, `bytes` and `checksum` must not be null");
@@ -214,7 +225,7 @@ absl::Status Kept(rueda_context* context, const char* name, uint64_t number, uin
   const absl::StatusOr<AuthorityLink*> link = LinkOf(runtime->config());
   if (!link.ok()) return absl::NotFoundError("rueda_mem_kept: this job is not elastic");
   wire::KeptPart wanted;
-  wanted.set_name(KeptName(*context, name));
+  wanted.set_name(std::move(whole));
   wanted.set_number(number);
   wanted.set_membership(membership);
   wanted.set_rank(rank);
@@ -271,9 +282,9 @@ rueda_status rueda_mem_open(rueda_context* context, int32_t rank, uint64_t offse
 }
 
 rueda_status rueda_mem_keep(rueda_context* context, const void* pointer, size_t bytes,
-                            const char* name, uint64_t number, uint64_t checksum) {
+                            const char* name, uint64_t number, uint64_t oldest, uint64_t checksum) {
   return rueda::capi::Guard(
-      [&] { return rueda::capi::Keep(context, pointer, bytes, name, number, checksum); });
+      [&] { return rueda::capi::Keep(context, pointer, bytes, name, number, oldest, checksum); });
 }
 
 rueda_status rueda_mem_kept(rueda_context* context, const char* name, uint64_t number,

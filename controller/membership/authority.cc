@@ -32,6 +32,7 @@ void Authority::OnEnded(Slot slot, bool well, Nanos now, Actions* out) {
   const auto it = processes_.find(slot);
   if (it == processes_.end() || over_) return;
   const bool was_member = it->second.member;
+  if (!well) Lose(&it->second, now);
   processes_.erase(it);
   finishing_ |= well && (was_member || record_.number == 0);
   lost_some_ |= was_member;
@@ -70,6 +71,7 @@ void Authority::OnDying(Slot slot, Nanos now, Actions* out) {
   const auto it = processes_.find(slot);
   if (it == processes_.end() || over_) return;
   it->second.dies = true;
+  Lose(&it->second, now);
   it->second.asked = false;
   lost_some_ |= it->second.member;
   if (it->second.member && EndWithoutMembers(out)) return;
@@ -119,8 +121,74 @@ void Authority::OnReturned(Slot slot, Nanos now, Actions* out) {
   TryCommit(now, out);
 }
 
+void Authority::OnKeeps(Slot slot, Actions* out) {
+  const auto it = processes_.find(slot);
+  if (it == processes_.end() || over_ || !it->second.member) return;
+  it->second.keeps = true;
+  kept_until_.erase(it->second.host);
+  TellOfKeeping(out);
+}
+
+void Authority::OnHostGone(int host, Actions* out) {
+  for (auto& [slot, process] : processes_) process.keeps &= process.host != host;
+  kept_until_.erase(host);
+  TellOfKeeping(out);
+}
+
 void Authority::OnTime(Nanos now, Actions* out) {
+  if (std::erase_if(kept_until_, [&](const auto& each) { return now >= each.second; }) > 0) {
+    TellOfKeeping(out);
+  }
   if (now >= deadline_) TryCommit(now, out);
+}
+
+Nanos Authority::deadline() const {
+  Nanos next = deadline_;
+  if (over_) return next;
+  for (const auto& [host, until] : kept_until_) next = std::min(next, until);
+  return next;
+}
+
+// For as long as there may be too few.
+void Authority::Lose(Process* process, Nanos now) {
+  if (!std::exchange(process->keeps, false)) return;
+  kept_until_[process->host] = DeadlineAfter(now, options_.shortage_timeout);
+}
+
+std::set<int> Authority::AwaitedBy(const std::vector<Slot>& members) const {
+  std::set<int> hosts;
+  if (kept_until_.empty() || finishing_) return hosts;  // then nobody is started any more
+  for (const auto& [host, until] : kept_until_) hosts.insert(host);
+  for (const Slot slot : members) {
+    const auto it = processes_.find(slot);
+    const bool is_there = it != processes_.end() && !it->second.dies && !it->second.removed;
+    if (is_there) hosts.erase(it->second.host);
+  }
+  return hosts;
+}
+
+void Authority::TellOfKeeping(Actions* out) {
+  if (over_) return;
+  if (record_.keeping > 0 && Awaited().empty()) {
+    record_.keeping = 0;
+    out->push_back({ActionKind::kNothingKept});
+  }
+  if (!regrouping()) TellOfChange(out);
+}
+
+std::vector<Slot> Authority::Newcomers(const std::vector<Slot>& members) const {
+  std::set<int> awaited = AwaitedBy(members);
+  int room = options_.max - static_cast<int>(members.size());
+  std::vector<Slot> newcomers;
+  for (const auto& [slot, process] : processes_) {
+    if (process.member || !process.asked || process.withdrawn || process.removed) continue;
+    const bool is_awaited = awaited.contains(process.host);
+    if (room <= (is_awaited ? 0 : static_cast<int>(awaited.size()))) continue;
+    newcomers.push_back(slot);
+    awaited.erase(process.host);
+    --room;
+  }
+  return newcomers;
 }
 
 // Whether it is a newcomer of record_.
@@ -160,6 +228,7 @@ void Authority::Remove(const std::vector<Slot>& slots, const std::string& why, N
                        Actions* out) {
   for (const Slot slot : slots) {
     processes_[slot].removed = true;
+    Lose(&processes_[slot], now);
     out->push_back({ActionKind::kRemove, slot, why});
   }
   lost_some_ = true;
@@ -183,10 +252,7 @@ bool Authority::IsBlamedInVain() const {
 // The last one that is blamed, or, if that is the first member alone, the last one that blames it;
 // and its whole host, unless that is the first member's, too.
 std::vector<Slot> Authority::Unreachable() const {
-  std::vector<Slot> members;
-  for (const Slot slot : record_.slots) {
-    if (IsMember(slot)) members.push_back(slot);
-  }
+  std::vector<Slot> members = Members();
   const Slot first = members.front();
   Slot last = kNoSlot, last_accuser = kNoSlot;
   for (const Slot slot : members) {
@@ -214,6 +280,7 @@ int Authority::Waiting() const {
 // it.
 std::vector<Slot> Authority::Leaving() const {
   std::vector<Slot> leaving;
+  if (!Awaited().empty()) return leaving;
   bool some_stay = false;
   for (const Slot slot : record_.slots) {
     const auto it = processes_.find(slot);
@@ -238,8 +305,7 @@ void Authority::TellOfChange(Actions* out) {
   for (const Slot slot : leaving) {
     is_news |= !std::exchange(processes_.at(slot).told_to_leave, true);
   }
-  const bool has_room = static_cast<int>(record_.slots.size()) < options_.max;
-  added |= has_room && Waiting() > 0;
+  added |= !Newcomers(Members()).empty();
   is_news |= added != std::exchange(told_added_, added);
   if (is_news) out->push_back({ActionKind::kTellOfChange, kNoSlot, "", added, leaving});
 }
@@ -284,8 +350,8 @@ void Authority::TryCommit(Nanos now, Actions* out) {
     if (now < deadline_) return;
   }
   if (EndWithoutMembers(out)) return;
-  const auto ready = std::count_if(processes_.begin(), processes_.end(),
-                                   [&](const auto& each) { return Stays(each.second); });
+  const std::vector<Slot> survivors = Survivors();
+  const int ready = static_cast<int>(survivors.size() + Newcomers(survivors).size());
   if (ready >= options_.min) {
     if (lost_some_ || NewestCommits() > commits_) in_vain_ = 0;
     if (!lost_some_ && IsBlamedInVain() && ++in_vain_ == kInVainMax) {
@@ -315,6 +381,18 @@ void Authority::TryCommit(Nanos now, Actions* out) {
       out);
 }
 
+std::vector<Slot> Authority::Members() const {
+  std::vector<Slot> members = record_.slots;
+  std::erase_if(members, [&](Slot slot) { return !IsMember(slot); });
+  return members;
+}
+
+std::vector<Slot> Authority::Survivors() const {
+  std::vector<Slot> survivors = Members();
+  std::erase_if(survivors, [&](Slot slot) { return !Stays(processes_.at(slot)); });
+  return survivors;
+}
+
 void Authority::Commit(Actions* out) {
   if (options_.resets_max >= 0 && record_.number > static_cast<uint64_t>(options_.resets_max)) {
     return End(absl::StrCat("more than ", options_.resets_max,
@@ -323,17 +401,11 @@ void Authority::Commit(Actions* out) {
   }
   MembershipRecord next;
   next.number = record_.number + 1;
-  for (const Slot slot : record_.slots) {
-    const auto it = processes_.find(slot);
-    if (it != processes_.end() && it->second.member && Stays(it->second)) {
-      next.slots.push_back(slot);
-    }
-  }
+  next.slots = Survivors();
   next.survivors = static_cast<int>(next.slots.size());
-  for (auto& [slot, process] : processes_) {
-    const bool has_room = static_cast<int>(next.slots.size()) < options_.max;
-    if (!process.member && Stays(process) && has_room) next.slots.push_back(slot);
-  }
+  const std::vector<Slot> newcomers = Newcomers(next.slots);
+  next.slots.insert(next.slots.end(), newcomers.begin(), newcomers.end());
+  next.keeping = static_cast<int>(AwaitedBy(next.slots).size());
   for (int rank = 1; rank < next.survivors; ++rank) {
     const auto commits = [&](int of) { return processes_[next.slots[of]].ask.commits; };
     if (commits(rank) > commits(next.source)) next.source = rank;

@@ -8,11 +8,15 @@
 // waits for a process that is only being started. A member that does not ask in time is removed. So
 // is one, with its host, that others take for lost again and again though it asks as they do: what
 // is lost then is the network between them.
+//
+// A host may keep what its ranks had alone when all of them are lost. Then one of the next ranks is
+// to be there, whoever else has come, and until that has what it needs nobody leaves.
 // PURE
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +30,7 @@ struct MembershipRecord {
   std::vector<Slot> slots;  // by rank
   int survivors = 0;        // so many were in the one before, and have the lowest ranks
   Rank source = 0;          // a survivor whose state is the newest; of the first membership: rank 0
+  int keeping = 0;  // hosts without a rank that keep what ranks had alone, and may get new ones
 };
 
 class Authority {
@@ -52,6 +57,7 @@ class Authority {
     kTellOfChange,  // to the members: at the next commit they are to ask; `added`, `leaving`
     kDismiss,       // the process in `slot` is not wanted any more, and ends in order
     kRemove,        // the process in `slot` is to be killed; `text`: why
+    kNothingKept,   // to the members: record().keeping is 0 now
     kEndJob,        // `text`: why
   };
   struct Action {
@@ -78,9 +84,16 @@ class Authority {
   void OnWithdrawn(Slot slot, Nanos now, Actions* out);
   // It may stay after all, unless it has been told to end.
   void OnReturned(Slot slot, Nanos now, Actions* out);
+  // The member in the slot has kept something that its host keeps when it is lost. It has got what
+  // was kept there before.
+  void OnKeeps(Slot slot, Actions* out);
+  // The host keeps nothing any more, or gets no more processes.
+  void OnHostGone(int host, Actions* out);
   // To be called when deadline() has come.
   void OnTime(Nanos now, Actions* out);
-  Nanos deadline() const { return deadline_; }
+  Nanos deadline() const;
+  // The hosts that record().keeping counts.
+  std::set<int> Awaited() const { return AwaitedBy(Members()); }
 
   const MembershipRecord& record() const { return record_; }
   // A member has ended well: the job comes to its end, and nobody need be started any more.
@@ -110,7 +123,8 @@ class Authority {
     bool withdrawn = false;
     bool told_to_leave = false;  // the members were
     bool removed = false;
-    bool dies = false;       // it asks no more
+    bool dies = false;  // it asks no more
+    bool keeps = false;
     bool stateless = false;  // it came with record_, and had not got the state when it asked
     Ask ask;
   };
@@ -126,7 +140,9 @@ class Authority {
     return process.asked && !leaves && !process.removed;
   }
   // Though it is withdrawn: the others would have no part in its leaving.
-  bool IsKeptOn(const Process& process) const { return lost_some_ || !process.told_to_leave; }
+  bool IsKeptOn(const Process& process) const {
+    return lost_some_ || !process.told_to_leave || !Awaited().empty();
+  }
   // No member lives any more that has the state: the job ends. Whether that is so.
   bool EndWithoutMembers(Actions* out);
   bool IsNewIn(Slot slot) const;
@@ -140,6 +156,13 @@ class Authority {
   // Those to go on without.
   std::vector<Slot> Unreachable() const;
   int Waiting() const;
+  std::set<int> AwaitedBy(const std::vector<Slot>& members) const;
+  std::vector<Slot> Members() const;    // of record_ that are still there, by rank
+  std::vector<Slot> Survivors() const;  // those of them that stay
+  // Those that come in beside these.
+  std::vector<Slot> Newcomers(const std::vector<Slot>& members) const;
+  void Lose(Process* process, Nanos now);
+  void TellOfKeeping(Actions* out);
   std::vector<Slot> Leaving() const;
   void TellOfChange(Actions* out);
   void TryCommit(Nanos now, Actions* out);
@@ -155,6 +178,7 @@ class Authority {
   uint64_t commits_ = 0;             // the newest, when record_ began
   bool lost_some_ = false;           // a member, since then
   int in_vain_ = 0;                  // memberships, record_ not among them
+  std::map<int, Nanos> kept_until_;  // by host: it keeps what lost ranks had
   Nanos shortage_since_ = kForever;  // fewer than `min` could begin
   bool told_added_ = false;          // that some are to be, at the next commit
   bool finishing_ = false;

@@ -20,6 +20,11 @@ absl::Status LauncherHasGone() {
   return absl::UnavailableError("ruedarun has gone, which decides who goes on");
 }
 
+bool IsAnswerTo(const wire::KeptPart& wanted, const wire::KeptPart& part) {
+  return part.name() == wanted.name() && part.number() == wanted.number() &&
+         part.membership() == wanted.membership() && part.rank() == wanted.rank();
+}
+
 }  // namespace
 
 absl::Status CheckRecord(const wire::Record& record) {
@@ -108,8 +113,8 @@ absl::StatusOr<wire::Record> AuthorityLink::Ask(uint64_t commits, int32_t blames
 }
 
 void AuthorityLink::Keep(wire::KeptPart part, int memory) const {
+  if (last().membership() == 0) return;  // it comes later, and is alone until then
   wire::FromProcess word;
-  part.set_record(last().membership());
   *word.mutable_keep() = std::move(part);
   (void)SendDatagram(fd_.get(), word.SerializeAsString(), memory, MSG_DONTWAIT);
 }
@@ -122,7 +127,7 @@ absl::StatusOr<AuthorityLink::Kept> AuthorityLink::Fetch(const wire::KeptPart& w
   while (true) {
     Kept kept;
     RUEDA_ASSIGN_OR_RETURN(wire::ToProcess message, Receive(0, &kept.memory));
-    if (message.has_kept()) {
+    if (message.has_kept() && IsAnswerTo(wanted, message.kept())) {
       if (!kept.memory.valid()) return absl::NotFoundError("nobody has kept it");
       kept.part = std::move(*message.mutable_kept());
       return kept;

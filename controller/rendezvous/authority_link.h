@@ -29,7 +29,7 @@ class AuthorityLink {
   wire::Record last() const;
 
   // Holds memory open beyond this process's end, for Fetch of others. Does not block, and says not
-  // whether it worked.
+  // whether it worked. Before the first record it does nothing.
   void Keep(wire::KeptPart part, int memory) const;
   // What a process has kept that was started here, and has ended: its part by name, number,
   // membership and rank, and the memory. NOT_FOUND: none has. UNAVAILABLE: the launcher has gone.

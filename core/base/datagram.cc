@@ -44,7 +44,9 @@ absl::StatusOr<std::string> ReceiveDatagram(int socket, size_t bytes_max, Unique
   ssize_t n;
   do {
     n = recvmsg(socket, &message, flags | MSG_CMSG_CLOEXEC);
-  } while (n < 0 && errno == EINTR);
+    // ECONNRESET: the other end has closed without reading all. It comes once, before what it
+    // wrote.
+  } while (n < 0 && (errno == EINTR || errno == ECONNRESET));
   if (n < 0 && errno == EAGAIN) return absl::NotFoundError("nothing has come");
   if (n <= 0) return absl::UnavailableError("the other end is closed");
   const cmsghdr* const item = CMSG_FIRSTHDR(&message);
@@ -52,6 +54,9 @@ absl::StatusOr<std::string> ReceiveDatagram(int socket, size_t bytes_max, Unique
       item->cmsg_len == CMSG_LEN(sizeof passed)) {
     memcpy(&passed, CMSG_DATA(item), sizeof passed);
     fd->reset(passed);
+  }
+  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+    return absl::ResourceExhaustedError("no descriptor is left for one that another process sent");
   }
   if ((message.msg_flags & MSG_TRUNC) != 0)
     return absl::DataLossError("a message that is too long");

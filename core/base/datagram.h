@@ -15,7 +15,8 @@ namespace rueda {
 absl::Status SendDatagram(int socket, absl::string_view bytes, int fd, int flags);
 
 // The next one, of at most `bytes_max` bytes, and the descriptor that came along; `flags` of recv.
-// NOT_FOUND: there is none now. UNAVAILABLE: the other end is closed. DATA_LOSS: it was longer.
+// NOT_FOUND: there is none now. UNAVAILABLE: the other end is closed, and all of it is read.
+// DATA_LOSS: it was longer. RESOURCE_EXHAUSTED: this process has no descriptor left.
 absl::StatusOr<std::string> ReceiveDatagram(int socket, size_t bytes_max, UniqueFd* fd, int flags);
 
 }  // namespace rueda

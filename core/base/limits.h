@@ -28,6 +28,7 @@ inline constexpr size_t kHandshakeBytesMax = 128;     // read from a peer before
 inline constexpr size_t kStoreValueBytesMax = 64u << 10;
 inline constexpr size_t kStoreKeyBytesMax = 256;
 inline constexpr size_t kErrorTextBytesMax = 4'096;
+inline constexpr size_t kKeptNameBytesMax = 1'024;     // of what a rank keeps, and its context
 inline constexpr int kElasticProcessesMax = 8'192;     // slots of an elastic job
 inline constexpr size_t kElasticBytesMax = 64u << 10;  // between one of them and the launcher
 

@@ -315,7 +315,7 @@ static void memory(rueda_context* context) {
   //! [neighbors]
   //! [kept]
   // Before others go on from it; in an elastic job it outlives all ranks of this host.
-  CHECK(rueda_mem_keep(context, memory, 1000, "moments", 7, 0) == RUEDA_OK);
+  CHECK(rueda_mem_keep(context, memory, 1000, "moments", 7, 6, 0) == RUEDA_OK);
   // In a later membership: of rank 2 of membership 1, which was lost.
   const void* kept = NULL;
   size_t kept_bytes = 0;

@@ -697,6 +697,17 @@ class Hosts(unittest.TestCase):
         job.finish()
         job.expect_done(6)
 
+    def test_others_that_come_leave_room_for_the_next_rank_of_a_host(self):
+        job = self.start("--min-np", 2, "--max-np", 4, "--spares", 1, "--blacklist-cooldown-range", 0.5, 0.5, steps=100_000,
+                         pause=2, own="rank")
+        number, pids = job.await_membership(4)
+        job.await_words(r"process 4 on \S+ started")
+        time.sleep(0.2)  # it may be ready, or not
+        lose(pids, (2, 3))
+        job.await_membership(4, after=number)
+        job.finish()
+        job.expect_done(4)
+
     def test_nobody_waits_for_a_host_that_is_gone(self):
         job = self.start("--min-np", 2, "--host-timeout", 2, steps=100_000, pause=2, own="rank")
         _, pids = job.await_membership(6)

@@ -375,7 +375,7 @@ void TakeKept(const wire::KeptPart& part) {
   KeptMemory kept;
   for (int i = 0; i < 5; ++i) {
     kept.Keep(0, part, UniqueFd(dup((*memory)->fd())));
-    kept.OnEnded(0, i % 2 == 0);
+    kept.OnEnded(0);
     const auto found = kept.Find(part);
     RUEDA_CHECK(!found.has_value() || found->memory >= 0);
   }

@@ -473,7 +473,7 @@ void WriteMemberships() {
   part.set_offset(4'096);
   part.set_bytes(100);
   part.set_checksum(7);
-  part.set_record(3);
+  part.set_oldest(3);
   *told.mutable_kept() = part;
   Write("m_kept", told.SerializeAsString());
   wire::FromProcess word;
@@ -486,7 +486,7 @@ void WriteMemberships() {
   part.set_number(UINT64_MAX);
   part.set_offset(UINT64_MAX);
   part.set_bytes(UINT64_MAX);
-  part.set_record(UINT64_MAX);
+  part.set_oldest(UINT64_MAX);
   part.set_rank(-1);
   *word.mutable_keep() = part;
   Write("m_word_keep_too_much", word.SerializeAsString());

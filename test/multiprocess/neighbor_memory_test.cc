@@ -193,7 +193,7 @@ TEST(NeighborMemory, IsKeptByNobodyInAJobThatIsNotElastic) {
                                                                       int rank) {
     void* const memory = AllocateFilled(context, 4);
     const auto keep = [&](const void* pointer, size_t bytes, const char* name) {
-      return rueda_mem_keep(context, pointer, bytes, name, 1, 2);
+      return rueda_mem_keep(context, pointer, bytes, name, 1, 0, 2);
     };
     EXPECT_EQ(keep(memory, kBytes, "name"), RUEDA_OK) << rueda_last_error();
     EXPECT_EQ(keep(memory, SIZE_MAX, "name"), RUEDA_INVALID_ARGUMENT);

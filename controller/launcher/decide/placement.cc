@@ -96,11 +96,21 @@ int Placement::Staying() const {
   return staying;
 }
 
+// Of processes.
+bool Placement::IsEmpty(int number) const {
+  const std::vector<Place>& places = hosts_[static_cast<size_t>(number)].places;
+  return std::none_of(places.begin(), places.end(), [](const Place& each) { return each.running; });
+}
+
 std::optional<Slot> Placement::Next(Nanos now) const {
-  if (Staying() >= options_.processes_max) return std::nullopt;
+  const int room = options_.processes_max - Staying();
+  const int reserved = static_cast<int>(
+      std::count_if(awaited_.begin(), awaited_.end(), [&](int number) { return IsEmpty(number); }));
   for (const int number : order_) {
     const Host& host = hosts_[static_cast<size_t>(number)];
     if (!host.up || now < host.again_at) continue;
+    const bool is_awaited = awaited_.contains(number) && IsEmpty(number);
+    if (room <= (is_awaited ? 0 : reserved)) continue;
     for (int local = 0; local < host.slots; ++local) {
       const Place& place = host.places[static_cast<size_t>(local)];
       if (!place.running && now >= place.again_at) return host.first + local;

@@ -184,7 +184,6 @@ void ElasticFront::OnTime() {
   StartHosts();
   StartProcesses();
   CloseIdleHosts();
-  TellIfNothingIsKept();
   const bool is_short = authority_.is_short();
   if (!std::exchange(told_of_shortage_, is_short) && is_short) {
     Say(absl::StrCat("there are fewer processes than --min-np; waiting for more, at most ",
@@ -202,7 +201,6 @@ Nanos ElasticFront::Deadline() const {
   for (const Host& host : hosts_) {
     if (host.starting()) next = std::min(next, host.since + args_.start_timeout);
     if (host.not_before > now_) next = std::min(next, host.not_before);
-    if (keeping_ > 0 && host.keeps_until > now_) next = std::min(next, host.keeps_until);
   }
   if (!begun_) next = std::min(next, started_ + Duration(args_.options.elastic_timeout_seconds));
   return next;
@@ -233,6 +231,9 @@ void ElasticFront::SetHosts(const std::vector<HostSlots>& hosts) {
     }
   }
   Authority::Actions actions;
+  for (int host = 0; host < before; ++host) {
+    if (!placement_.IsThere(host)) authority_.OnHostGone(host, &actions);
+  }
   for (const Slot slot : changes.withdrawn) authority_.OnWithdrawn(slot, now_, &actions);
   for (const Slot slot : changes.returned) authority_.OnReturned(slot, now_, &actions);
   Do(actions);
@@ -369,12 +370,14 @@ void ElasticFront::OnHostGone(int number) {
   host.ranks = nullptr;
   host.state = HostState::kIdle;
   placement_.OnHostDown(number, lost, now_);
+  Authority::Actions actions;
+  authority_.OnHostGone(number, &actions);
+  Do(actions);
   std::vector<Slot> slots;
   for (const auto& [slot, process] : processes_) {
     if (placement_.HostOf(slot) == number) slots.push_back(slot);
   }
   for (const Slot slot : slots) OnProcessEnded(slot, /*well=*/false);
-  host.keeps_until = kForever;
 }
 
 void ElasticFront::CloseIdleHosts() {
@@ -446,6 +449,7 @@ void ElasticFront::StartProcesses() {
     }
   }
   if (authority_.finishing() || authority_.over()) return;
+  placement_.SetAwaited(authority_.Awaited());
   while (const std::optional<Slot> slot = placement_.Next(now_)) {
     placement_.OnStarted(*slot);
     authority_.OnStarted(*slot, placement_.HostOf(*slot), now_);
@@ -524,10 +528,10 @@ void ElasticFront::OnRankDies(const Message& message) {
 
 void ElasticFront::OnKeeps(const Message& message) {
   const auto it = processes_.find(message.rank);
-  if (it == processes_.end() || it->second.pid != message.pid) return;
-  it->second.keeps = true;
-  // It has got what it needed of those before it.
-  hosts_[placement_.HostOf(message.rank)].keeps_until = kForever;
+  if (closing_ || it == processes_.end() || it->second.pid != message.pid) return;
+  Authority::Actions actions;
+  authority_.OnKeeps(message.rank, &actions);
+  Do(actions);
 }
 
 void ElasticFront::OnRankEnded(int number, const Message& message) {
@@ -576,10 +580,6 @@ void ElasticFront::OnProcessEnded(Slot slot, bool well) {
   if (it == processes_.end()) return;
   const bool was_dismissed = it->second.kill_at != kForever;
   const bool was_alone = it->second.membership == 0 && authority_.record().number > 0;
-  Host& host = hosts_[placement_.HostOf(slot)];
-  if (it->second.keeps && !well) {
-    host.keeps_until = DeadlineAfter(now_, Duration(args_.options.elastic_timeout_seconds));
-  }
   processes_.erase(it);
   // It has done all of the work by itself, and the next one would, too.
   const bool was_in_vain = well && was_alone && !was_dismissed && !closing_;
@@ -591,6 +591,8 @@ void ElasticFront::OnProcessEnded(Slot slot, bool well) {
   placement_.OnEnded(slot, !well || was_in_vain, now_);
   if (authority_.IsMember(slot) && disturbed_at_ == kForever) disturbed_at_ = now_;
   Authority::Actions actions;
+  const int host = placement_.HostOf(slot);
+  if (!placement_.MayBeTried(host)) authority_.OnHostGone(host, &actions);
   authority_.OnEnded(slot, well, now_, &actions);
   Do(actions);
   if (authority_.over() && !closing_) Close();
@@ -632,6 +634,9 @@ void ElasticFront::Do(const Authority::Actions& actions) {
         processes_[action.slot].removed = true;
         SendTo(action.slot, {MessageKind::kKill, action.slot});
         break;
+      case Authority::ActionKind::kNothingKept:
+        TellThatNothingIsKept();
+        break;
       case Authority::ActionKind::kEndJob:
         EndJob(action.text);
         break;
@@ -642,7 +647,6 @@ void ElasticFront::Do(const Authority::Actions& actions) {
 void ElasticFront::Commit() {
   NoteWhoHasEndedWell();
   const MembershipRecord& record = authority_.record();
-  keeping_ = HostsKeeping();
   std::vector<std::string> joined;
   for (size_t rank = 0; rank < record.slots.size(); ++rank) {
     const Slot slot = record.slots[rank];
@@ -684,33 +688,12 @@ void ElasticFront::SendRecord(Slot slot) {
   }
   wire.set_survivors(record.survivors);
   wire.set_source(record.source);
-  wire.set_keeping(keeping_);
+  wire.set_keeping(record.keeping);
   if (several) wire.set_meeting_address(hosts_[wire.hosts(0)].meeting_address);
   Tell(slot, message);
 }
 
-// Those whose ranks are all gone, in the membership that is, and which may get others: with these
-// comes what the ranks had alone. The members may wait for that as long as for too few processes.
-int ElasticFront::HostsKeeping() const {
-  const std::vector<Slot>& members = authority_.record().slots;
-  if (static_cast<int>(members.size()) >= AuthorityOptions(args_.options).max) return 0;
-  std::set<int> keeping;
-  for (int number = 0; number < placement_.hosts(); ++number) {
-    const Host& host = hosts_[number];
-    const bool is_up = host.state == HostState::kUp && placement_.IsThere(number);
-    if (is_up && host.keeps_until != kForever && now_ < host.keeps_until) keeping.insert(number);
-  }
-  for (const auto& [slot, process] : processes_) {  // whose end has not come yet
-    const bool is_lost = process.membership > 0 && !authority_.IsMember(slot);
-    if (process.keeps && is_lost) keeping.insert(placement_.HostOf(slot));
-  }
-  for (const Slot slot : members) keeping.erase(placement_.HostOf(slot));
-  return static_cast<int>(keeping.size());
-}
-
-void ElasticFront::TellIfNothingIsKept() {
-  if (keeping_ == 0 || HostsKeeping() > 0) return;
-  keeping_ = 0;
+void ElasticFront::TellThatNothingIsKept() {
   wire::ToProcess message;
   message.mutable_nothing_kept();
   for (const Slot slot : authority_.record().slots) Tell(slot, message);

@@ -56,8 +56,6 @@ class ElasticFront {
     int unanswered = 0;         // questions
     bool told_of_room = false;  // that it has fewer slots than were named
     int refusal = 0;  // the last time it was tried, it could not run the program: 126, 127
-    // Its agent keeps memory of processes that are gone. kForever: none.
-    Nanos keeps_until = kForever;
 
     bool starting() const { return state == HostState::kStarting || state == HostState::kOrdered; }
   };
@@ -68,7 +66,6 @@ class ElasticFront {
     Nanos kill_at = kForever;  // when it has not ended by then
     bool removed = false;      // by us
     bool end_is_told = false;
-    bool keeps = false;  // memory, which its agent holds open
   };
 
   void Step(const std::vector<pollfd>& waits);
@@ -102,8 +99,7 @@ class ElasticFront {
   void Do(const Authority::Actions& actions);
   void Commit();
   void SendRecord(Slot slot);
-  int HostsKeeping() const;
-  void TellIfNothingIsKept();
+  void TellThatNothingIsKept();
   void TellOfChange(const Authority::Action& action);
   void Dismiss(Slot slot);
   void Tell(Slot slot, const wire::ToProcess& message);
@@ -133,7 +129,6 @@ class ElasticFront {
   bool begun_ = false;    // processes may be started
   bool closing_ = false;  // the job is over, or about to be
   bool discovery_fails_ = false;
-  int keeping_ = 0;           // hosts, as the members have it
   bool told_of_few_ = false;  // slots, at the start
   bool told_of_shortage_ = false;
   std::vector<std::string> ended_well_;  // members of the membership that is

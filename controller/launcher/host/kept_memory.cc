@@ -5,13 +5,16 @@
 
 #include <algorithm>
 
+#include "core/base/limits.h"
+
 namespace rueda {
 namespace {
 
-constexpr size_t kKeptNameBytesMax = 1'024;
 constexpr size_t kKeptNamesMax = 1'024;
-// Ranks go back to the last commit, or to the one before.
-constexpr size_t kKeptVersions = 3;
+// Of a name. More are kept only while syncs fail again and again, and so are more processes that
+// are gone.
+constexpr size_t kKeptVersionsMax = 16;
+constexpr size_t kGoneMax = 4;  // of a slot
 
 bool IsSameVersion(const wire::KeptPart& a, const wire::KeptPart& b) {
   return a.number() == b.number() && a.membership() == b.membership();
@@ -29,31 +32,37 @@ bool KeptMemory::Keep(Slot slot, const wire::KeptPart& part, UniqueFd memory) {
   const Inode inode = {info.st_dev, info.st_ino};
   of.memories.try_emplace(inode, std::move(memory));
   std::deque<Part>& parts = of.parts[part.name()];
-  // All have taken over what there was before this membership when they commit again in it.
-  if (!parts.empty()) {
-    const uint64_t settled = parts.back().part.record();
-    std::erase_if(gone_, [&](const Of& each) { return each.record < settled; });
-  }
   std::erase_if(parts, [&](const Part& each) { return IsSameVersion(each.part, part); });
   parts.push_back({part, inode});
-  if (parts.size() > kKeptVersions) parts.pop_front();
-  of.record = std::max(of.record, part.record());
-  std::erase_if(of.memories, [&](const auto& each) {
-    return std::none_of(of.parts.begin(), of.parts.end(), [&](const auto& named) {
-      return std::any_of(named.second.begin(), named.second.end(),
-                         [&](const Part& one) { return one.memory == each.first; });
-    });
-  });
+  if (parts.size() > kKeptVersionsMax) parts.pop_front();
+  Forget(part.name(), part.oldest(), &of);
+  for (auto& [other, each] : gone_) Forget(part.name(), part.oldest(), &each);
+  std::erase_if(gone_, [](const auto& each) { return each.second.parts.empty(); });
   return is_first;
 }
 
-void KeptMemory::OnEnded(Slot slot, bool well) {
+void KeptMemory::Forget(const std::string& name, uint64_t oldest, Of* of) {
+  const auto named = of->parts.find(name);
+  if (named == of->parts.end()) return;
+  std::erase_if(named->second, [&](const Part& each) { return each.part.number() < oldest; });
+  if (named->second.empty()) of->parts.erase(named);
+  std::erase_if(of->memories, [&](const auto& each) {
+    return std::none_of(of->parts.begin(), of->parts.end(), [&](const auto& other) {
+      return std::any_of(other.second.begin(), other.second.end(),
+                         [&](const Part& one) { return one.memory == each.first; });
+    });
+  });
+}
+
+void KeptMemory::OnEnded(Slot slot) {
   auto of = living_.extract(slot);
-  if (!of.empty() && !well) gone_.push_back(std::move(of.mapped()));
+  if (of.empty()) return;
+  gone_.emplace(slot, std::move(of.mapped()));
+  if (gone_.count(slot) > kGoneMax) gone_.erase(gone_.lower_bound(slot));
 }
 
 std::optional<KeptMemory::Found> KeptMemory::Find(const wire::KeptPart& wanted) const {
-  for (const Of& of : gone_) {
+  for (const auto& [slot, of] : gone_) {
     const auto named = of.parts.find(wanted.name());
     if (named == of.parts.end()) continue;
     for (const Part& each : named->second) {

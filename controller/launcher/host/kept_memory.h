@@ -10,7 +10,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "controller/protocol/rueda.pb.h"
 #include "core/base/ids.h"
@@ -23,8 +22,8 @@ class KeptMemory {
   // The process in the slot has kept a part, in the memory of the descriptor. Whether it is the
   // first one of that process. What is no memory, or more than a process may keep, is left out.
   bool Keep(Slot slot, const wire::KeptPart& part, UniqueFd memory);
-  // The process is gone. One that ended well has handed over what it had.
-  void OnEnded(Slot slot, bool well);
+  // The process is gone. What it has kept stays until others keep what makes it too old.
+  void OnEnded(Slot slot);
 
   struct Found {
     wire::KeptPart part;
@@ -45,11 +44,13 @@ class KeptMemory {
   struct Of {  // one process
     std::map<Inode, UniqueFd> memories;
     std::map<std::string, std::deque<Part>> parts;  // by name, the newest last
-    uint64_t record = 0;                            // the last membership in which it kept one
   };
 
+  // Parts of that name with a lower number, and memory that nothing is in any more.
+  static void Forget(const std::string& name, uint64_t oldest, Of* of);
+
   std::map<Slot, Of> living_;
-  std::vector<Of> gone_;
+  std::multimap<Slot, Of> gone_;  // those of a slot in the order in which they ended
 };
 
 }  // namespace rueda

@@ -228,6 +228,7 @@ void Spawner::PollOnce() {
   if (exec_failures || !ended.empty()) OnExecFailures();
   for (const Rank rank : ended) {
     if (!ranks_[static_cast<size_t>(rank)].ended) continue;
+    OnWords(rank);  // its last
     Step({Supervisor::EventKind::kRankEnded, rank, ranks_[static_cast<size_t>(rank)].wait_status});
     ReportEnd(rank);
     if (args_.elastic && machine_.may_start()) Forget(rank);
@@ -319,8 +320,11 @@ void Spawner::OnWord(Rank rank, const wire::FromProcess& word, UniqueFd memory) 
     const std::optional<KeptMemory::Found> found = kept_.Find(word.fetch());
     wire::ToProcess answer;
     *answer.mutable_kept() = found.has_value() ? found->part : word.fetch();
-    (void)SendDatagram(process.words.get(), answer.SerializeAsString(),
-                       found.has_value() ? found->memory : -1, MSG_DONTWAIT);
+    const int its = found.has_value() ? found->memory : -1;
+    const std::string bytes = answer.SerializeAsString();
+    if (!SendDatagram(process.words.get(), bytes, its, MSG_DONTWAIT).ok()) {
+      (void)SendDatagram(process.words.get(), bytes, -1, MSG_DONTWAIT);
+    }
   }
 }
 
@@ -340,8 +344,7 @@ void Spawner::ReportWhoDies() {
 void Spawner::Forget(Rank rank) {
   RankProcess& process = ranks_[static_cast<size_t>(rank)];
   if (process.wait_status != 0) kill(-process.pid, SIGKILL);
-  OnWords(rank);  // its last
-  kept_.OnEnded(rank, process.wait_status == 0);
+  kept_.OnEnded(rank);
   process.collected = waitpid(process.pid, nullptr, WNOHANG) == process.pid;
   rank_of_.erase(process.pid);
   process.words.reset();

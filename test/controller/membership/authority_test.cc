@@ -33,6 +33,10 @@ class Job {
   void End(Slot slot, bool well = false) { authority_.OnEnded(slot, well, now, &actions); }
   void Die(Slot slot) { authority_.OnDying(slot, now, &actions); }
   void Return(Slot slot) { authority_.OnReturned(slot, now, &actions); }
+  void Keep(std::vector<Slot> slots) {
+    for (const Slot slot : slots) authority_.OnKeeps(slot, &actions);
+  }
+  void LoseHost(int host) { authority_.OnHostGone(host, &actions); }
   void Withdraw(Slot slot) { authority_.OnWithdrawn(slot, now, &actions); }
   // To the deadline, which there is.
   void Wait() {
@@ -43,8 +47,10 @@ class Job {
   // What has been done since the last time.
   std::vector<std::string> Done() {
     static const std::map<Kind, std::string> kWords = {
-        {Kind::kCommit, "commit"},   {Kind::kRepeat, "repeat"}, {Kind::kTellOfChange, "tell"},
-        {Kind::kDismiss, "dismiss"}, {Kind::kRemove, "remove"}, {Kind::kEndJob, "end"}};
+        {Kind::kCommit, "commit"},           {Kind::kRepeat, "repeat"},
+        {Kind::kTellOfChange, "tell"},       {Kind::kDismiss, "dismiss"},
+        {Kind::kRemove, "remove"},           {Kind::kEndJob, "end"},
+        {Kind::kNothingKept, "nothing kept"}};
     std::vector<std::string> words;
     for (const Authority::Action& action : actions) {
       std::string word = kWords.at(action.kind);
@@ -550,6 +556,117 @@ TEST(Authority, WhoAsksTwiceGetsTheRecordTwice) {
   EXPECT_THAT(job.Done(), ElementsAre("repeat 1"));
 }
 
+// Of membership 1 of slots 0 to 3, those of host 1 are lost, and their host keeps what they had.
+Job WithALostHost(Authority::Options options) {
+  Job job(options);
+  job.Begin(4);
+  job.Keep({0, 1, 2, 3});
+  job.End(2);
+  job.End(3);
+  return job;
+}
+
+TEST(Authority, OnePlaceIsForAHostThatKeepsWhatItsRanksHad) {
+  Job job = WithALostHost({2, 4});
+  job.Start({4, 5});  // elsewhere
+  job.Ask(4, 0);
+  job.Ask(5, 0);
+  job.Ask(0, 1);
+  job.Ask(1, 1);
+  EXPECT_THAT(job.Done(), ElementsAre("tell added", "commit"));
+  EXPECT_THAT(job.record().slots, ElementsAre(0, 1, 4)) << "5 would have the last place";
+  EXPECT_EQ(job.record().keeping, 1);
+  EXPECT_THAT(job.authority().Awaited(), ElementsAre(1));
+  job.Start({2});
+  job.Ask(2, 0);
+  EXPECT_THAT(job.Done(), ElementsAre("tell added"));
+  for (const Slot slot : {0, 1, 4}) job.Ask(slot, 2);
+  EXPECT_THAT(job.Done(), ElementsAre("commit"));
+  EXPECT_THAT(job.record().slots, ElementsAre(0, 1, 4, 2));
+  EXPECT_EQ(job.record().keeping, 0);
+  job.End(2);  // before it has anything: its host has it yet
+  for (const Slot slot : {0, 1, 4}) job.Ask(slot, 3);
+  EXPECT_EQ(job.record().keeping, 1);
+  job.Start({3});
+  job.Ask(3, 0);
+  for (const Slot slot : {0, 1, 4}) job.Ask(slot, 4);
+  EXPECT_THAT(job.record().slots, ElementsAre(0, 1, 4, 3));
+  job.Keep({3});
+  job.Done();
+  job.LoseHost(1);
+  job.End(3);
+  for (const Slot slot : {0, 1, 4}) job.Ask(slot, 5);
+  EXPECT_THAT(job.record().slots, ElementsAre(0, 1, 4, 5)) << "there is nothing to wait for";
+  EXPECT_EQ(job.record().keeping, 0);
+}
+
+TEST(Authority, NobodyElseMakesUpForAHostThatKeeps) {
+  Job job = WithALostHost({4, 4});
+  job.Start({4, 5});
+  for (const Slot slot : {4, 5}) job.Ask(slot, 0);
+  for (const Slot slot : {0, 1}) job.Ask(slot, 1);
+  EXPECT_THAT(job.Done(), ElementsAre("tell added")) << "three would be too few";
+  job.Start({3});
+  job.Ask(3, 0);
+  EXPECT_THAT(job.Done(), ElementsAre("commit"));
+  EXPECT_THAT(job.record().slots, ElementsAre(0, 1, 3, 4));
+}
+
+TEST(Authority, AHostWithARankThatLivesIsNotWaitedFor) {
+  Job job({2, 4});
+  job.Begin(4);
+  job.Keep({0, 1, 2, 3});
+  job.End(3);
+  for (const Slot slot : {0, 1, 2}) job.Ask(slot, 1);
+  EXPECT_EQ(job.record().keeping, 0);
+  EXPECT_THAT(job.authority().Awaited(), ElementsAre());
+}
+
+TEST(Authority, WhatEndsTheWaitForAHost) {
+  for (const bool is_lost : {false, true}) {
+    Job job = WithALostHost({2, 4, 10 * kSecond, 60 * kSecond});
+    const Nanos until = job.now + 60 * kSecond;
+    for (const Slot slot : {0, 1}) job.Ask(slot, 1);
+    job.Done();
+    EXPECT_EQ(job.record().keeping, 1);
+    if (is_lost) {
+      job.LoseHost(1);
+    } else {
+      job.Wait();
+      EXPECT_EQ(job.now, until);
+    }
+    EXPECT_THAT(job.Done(), ElementsAre("nothing kept"));
+    EXPECT_EQ(job.record().keeping, 0);
+    EXPECT_EQ(job.authority().deadline(), kForever);
+  }
+}
+
+TEST(Authority, NobodyLeavesWhileAHostIsWaitedFor) {
+  Job job = WithALostHost({1, 6});
+  job.Withdraw(1);
+  EXPECT_THAT(job.Done(), ElementsAre());
+  for (const Slot slot : {0, 1}) job.Ask(slot, 1);
+  EXPECT_THAT(job.Done(), ElementsAre("commit")) << "what it has alone may be needed";
+  EXPECT_THAT(job.record().slots, ElementsAre(0, 1));
+  job.Start({2});
+  job.Ask(2, 0);
+  EXPECT_THAT(job.Done(), ElementsAre("tell added"));
+  for (const Slot slot : {0, 1}) job.Ask(slot, 2);
+  EXPECT_THAT(job.record().slots, ElementsAre(0, 1, 2));
+  EXPECT_THAT(job.Done(), ElementsAre("commit", "tell leaving 1")) << "when all have the state";
+  job.End(2);
+  for (const Slot slot : {0, 1}) job.Ask(slot, 3);
+  EXPECT_THAT(job.record().slots, ElementsAre(0, 1)) << "they do not have it";
+}
+
+TEST(Authority, WhatANewcomerKeepsBeforeItIsInCountsNot) {
+  Job job = WithALostHost({2, 4});
+  job.Start({2});
+  job.Keep({2});
+  for (const Slot slot : {0, 1}) job.Ask(slot, 1);
+  EXPECT_EQ(job.record().keeping, 1);
+}
+
 // A world of processes that follow the rules, on a clock of its own. One lineage of memberships,
 // equal views, nobody waits for ever, nobody who lives and asks is left out, `min` is kept.
 class World {
@@ -571,8 +688,10 @@ class World {
     for (auto& [slot, process] : processes_) {
       if (nobody_runs) process.stopped_since = kForever;  // nobody could notice
     }
-    for (int i = 0; i < 3'000 && !authority_.over() && !AllAtWork(); ++i) Advance();
+    const auto is_done = [&] { return AllAtWork() && authority_.record().keeping == 0; };
+    for (int i = 0; i < 3'000 && !authority_.over() && !is_done(); ++i) Advance();
     if (authority_.over()) return;
+    EXPECT_EQ(authority_.record().keeping, 0) << Text();
     ASSERT_TRUE(AllAtWork()) << "membership " << authority_.record().number << " at " << now_
                              << ::testing::PrintToString(authority_.record().slots) << Text();
   }
@@ -586,6 +705,7 @@ class World {
     Nanos stopped_since = kForever;
     bool withdrawn = false;
     bool told_to_leave = false;  // all were
+    bool keeps = false;
     Slot blames = kNoSlot;
 
     bool stopped() const { return stopped_since != kForever; }
@@ -612,6 +732,7 @@ class World {
   void Die(Slot slot, bool well = false) {
     lost_some_ |= processes_[slot].membership > 0 && !well;
     // One that waits may be in the next membership all the same, if nobody has seen it by then.
+    if (processes_[slot].keeps && !well) kept_[slot / 2] = now_ + options_.shortage_timeout;
     const bool slowly = !well && !processes_[slot].waits && Chance(30);
     processes_.erase(slot);
     if (slowly) {
@@ -686,11 +807,42 @@ class World {
       authority_.OnAsk(slot, {process.membership, process.commits, process.blames}, now_, &actions);
     }
     Do(actions);
-    if (calm_ && !authority_.finishing()) {
-      for (Slot slot = 0; slot < options_.max; ++slot) {
-        if (IsFree(slot)) Start(slot);
+    Keep();
+    // Who waits for another's part goes on as soon as one has come.
+    if (authority_.record().keeping > 0 && change_due_ && AllAtWork()) {
+      for (auto& [slot, process] : processes_) {
+        if (process.membership > 0) Notice(&process);
       }
     }
+    if (calm_ && !authority_.finishing()) {
+      for (Slot slot = 0; slot < options_.max; ++slot) {
+        if (IsFree(slot) && !IsCut(slot)) Start(slot);  // their hosts cool down
+      }
+    }
+  }
+
+  // Members, once all have the state.
+  void Keep() {
+    std::vector<Slot> keeping;
+    for (auto& [slot, process] : processes_) {
+      const bool is_at_work = process.membership > 0 && process.membership == number_ &&
+                              !process.waits && !process.stopped();
+      if (is_at_work && !process.keeps && (calm_ || Chance(30))) keeping.push_back(slot);
+    }
+    Authority::Actions actions;
+    for (const Slot slot : keeping) {
+      processes_[slot].keeps = true;
+      kept_.erase(slot / 2);
+      authority_.OnKeeps(slot, &actions);
+    }
+    Do(actions);
+  }
+  // Whether the host keeps something that no rank of these has.
+  bool IsAwaited(int host, const std::vector<Slot>& members) const {
+    const auto it = kept_.find(host);
+    return it != kept_.end() && now_ < it->second &&
+           std::none_of(members.begin(), members.end(),
+                        [&](Slot slot) { return slot / 2 == host; });
   }
 
   void Mischief() {
@@ -775,6 +927,9 @@ class World {
               << "it has asked, and can't be reached";
           Die(action.slot);
           break;
+        case Kind::kNothingKept:
+          EXPECT_EQ(authority_.record().keeping, 0);
+          break;
         case Kind::kEndJob:
           break;
       }
@@ -787,12 +942,30 @@ class World {
     EXPECT_GE(static_cast<int>(record.slots.size()), options_.min);
     EXPECT_LE(static_cast<int>(record.slots.size()), options_.max);
     std::vector<Slot> survivors;
+    const auto end = record.slots.begin() + record.survivors;
     for (const Slot slot : slots_) {
-      if (processes_.contains(slot) && processes_[slot].membership > 0 && processes_[slot].waits &&
-          (lost_some_ || !processes_[slot].withdrawn || !processes_[slot].told_to_leave)) {
-        survivors.push_back(slot);
+      if (!processes_.contains(slot)) continue;
+      const Process& process = processes_[slot];
+      if (process.membership == 0 || !process.waits) continue;
+      const bool may_leave = !lost_some_ && process.withdrawn && process.told_to_leave;
+      const bool is_in = std::find(record.slots.begin(), end, slot) != end;
+      if (may_leave && is_in) {
+        EXPECT_FALSE(kept_.empty()) << "nobody waits for what it has";
       }
+      if (!may_leave || is_in) survivors.push_back(slot);
     }
+    int keeping = 0;
+    for (const auto& [host, until] : kept_) {
+      if (!IsAwaited(host, survivors) || authority_.finishing()) continue;
+      const bool one_came =
+          std::any_of(processes_.begin(), processes_.end(), [&](const auto& each) {
+            return each.first / 2 == host && each.second.waits && !each.second.withdrawn;
+          });
+      EXPECT_NE(one_came, IsAwaited(host, record.slots)) << "one of its next ranks has a place";
+      keeping += one_came ? 0 : 1;
+    }
+    EXPECT_EQ(record.keeping, keeping);
+    EXPECT_LE(static_cast<int>(record.slots.size()) + keeping, options_.max);
     ASSERT_EQ(static_cast<int>(survivors.size()), record.survivors);
     EXPECT_TRUE(std::equal(survivors.begin(), survivors.end(), record.slots.begin()))
         << "survivors keep their order, and have the lowest ranks";
@@ -829,6 +1002,7 @@ class World {
   Authority authority_;
   std::map<Slot, Process> processes_;
   std::map<Slot, Nanos> dying_;  // and when each has ended
+  std::map<int, Nanos> kept_;    // by host: until when what its lost ranks had alone is waited for
   Nanos now_ = kSecond;
   uint64_t number_ = 0;
   std::vector<Slot> slots_;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -49,6 +50,25 @@ TEST_F(Datagram, SaysWhyThereIsNone) {
   EXPECT_EQ(*Receive(5), "12345");
   from_.reset();
   EXPECT_TRUE(absl::IsUnavailable(Receive().status()));
+}
+
+TEST_F(Datagram, LastWordsAreHeardOfOneThatHasNotReadAll) {
+  ASSERT_TRUE(SendDatagram(to_.get(), "to it", -1, 0).ok());
+  ASSERT_TRUE(SendDatagram(from_.get(), "its last", -1, 0).ok());
+  from_.reset();  // the next call fails with ECONNRESET
+  EXPECT_EQ(*Receive(), "its last");
+  EXPECT_TRUE(absl::IsUnavailable(Receive().status()));
+}
+
+TEST_F(Datagram, SaysThatNoDescriptorIsLeft) {
+  ASSERT_TRUE(SendDatagram(from_.get(), "with", STDIN_FILENO, 0).ok());
+  rlimit limit;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none = {0, limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const absl::Status status = Receive().status();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
 }
 
 TEST_F(Datagram, WhoDoesNotReadStopsNobodyWhoDoesNotWait) {

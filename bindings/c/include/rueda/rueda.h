@@ -832,20 +832,23 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_mem_open(rueda_context* context, in
 
 /** Lets the launcher's process on this host hold memory open that this rank has from
  * rueda_mem_alloc, so that it outlives all ranks of the host: `bytes` bytes, by a name of at most
- * 1024 bytes, the program's own number of their version, this membership and this rank; with a
+ * 900 bytes, the program's own number of their version, this membership and this rank; with a
  * checksum, which is the program's, too. No byte is copied. Call it when the memory is written,
- * before others go on from it. The last three of a name are held open until this process ends with
- * status 0; when it ends otherwise, until ranks of this host have called this twice, with a name,
- * in a later membership. Does nothing where rueda_regroup is FAILED_PRECONDITION, and waits for
- * nobody: a launcher that is stopped does not hear of it. NOT_FOUND: this memory is not from
- * rueda_mem_alloc. */
+ * before others go on from it. What has this name and a number below `oldest` is let go: of this
+ * rank, and of those that were here and have ended. The newest 16 of a name are held, and of each
+ * of the host's places those of the last four that have ended. Does nothing where rueda_regroup is
+ * FAILED_PRECONDITION, and before this process is in a membership. Waits for nobody: a launcher
+ * that is stopped may not hear of it. NOT_FOUND: this memory is not from rueda_mem_alloc.
+ * INVALID_ARGUMENT: too long a name, or more bytes than there are. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_mem_keep(rueda_context* context, const void* pointer,
                                                       size_t bytes, const char* name,
-                                                      uint64_t number, uint64_t checksum);
-/** Opens what `rank` of an earlier membership has kept on this host, and lost with its process:
- * to be read, until rueda_mem_free; sets `bytes` and `checksum` to what it has told. The memory may
- * have been written to since, so check it. NOT_FOUND: there is none. UNAVAILABLE: the launcher has
- * gone. RESOURCE_EXHAUSTED. */
+                                                      uint64_t number, uint64_t oldest,
+                                                      uint64_t checksum);
+/** Opens what `rank` of an earlier membership has kept on this host, if its process has ended: to
+ * be read, until rueda_mem_free; sets `bytes` and `checksum` to what it has told. The memory may
+ * have been written to since, so check it. Waits for the launcher's process on this host, and while
+ * another thread is in rueda_regroup. NOT_FOUND: there is none. UNAVAILABLE: the launcher has gone.
+ * RESOURCE_EXHAUSTED. */
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_mem_kept(rueda_context* context, const char* name,
                                                       uint64_t number, uint64_t membership,
                                                       int32_t rank, const void** pointer,

@@ -262,7 +262,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     ),
     "rueda_mem_keep": (
         c_int,
-        [_context, c_void_p, c_size_t, c_char_p, c_uint64, c_uint64],
+        [_context, c_void_p, c_size_t, c_char_p, c_uint64, c_uint64, c_uint64],
     ),
     "rueda_mem_kept": (
         c_int,

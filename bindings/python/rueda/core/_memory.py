@@ -62,11 +62,17 @@ class Arena(_Shared):
     def _get(self, context: Any, pointer: ctypes.c_void_p) -> int:
         return int(lib.rueda_mem_alloc(context, max(self.nbytes, 1), ctypes.byref(pointer)))
 
-    def keep(self, nbytes: int, name: str, number: int, checksum: int) -> None:
-        """Lets the launcher hold the first bytes open beyond the end of this process."""
+    def keep(self, nbytes: int, name: str, number: int, oldest: int, checksum: int) -> None:
+        """Lets the launcher hold the first bytes open beyond the end of this process.
+
+        Args:
+            oldest: nobody needs those of lower numbers any more.
+        """
         context = _context.current()
         _context.check(
-            lib.rueda_mem_keep(context, self._address, nbytes, name.encode(), number, checksum),
+            lib.rueda_mem_keep(
+                context, self._address, nbytes, name.encode(), number, oldest, checksum
+            ),
             context,
         )
 

@@ -231,7 +231,8 @@ class OwnState:
         )
         self._spare.clear()
         if arena is not None:
-            arena.keep(part.nbytes, name, self._newest, brings[rank].checksum)
+            oldest, checksum = self._kept_by_all, brings[rank].checksum
+            arena.keep(part.nbytes, name, self._newest, oldest, checksum)
         # Nobody comes behind this before all have come here.
         for other, said in enumerate(_objects.allgather_object(why, f"{name}.kept")):
             if said:

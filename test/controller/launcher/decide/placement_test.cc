@@ -122,6 +122,39 @@ TEST(ElasticPlacement, LeavesASlotThatFailedAloneForTheCooldown) {
   EXPECT_THAT(job.Fill(11 * kSecond), ElementsAre(0)) << "one that ends well costs nothing";
 }
 
+TEST(ElasticPlacement, HasRoomForOneProcessOnAHostThatIsAwaited) {
+  Placement::Options options;
+  options.processes_max = 4;
+  Job job({{"a", 2}, {"b", 2}, {"c", 2}}, options);
+  EXPECT_THAT(job.Fill(), ElementsAre(0, 1, 2, 3));
+  job.Fail(2, 0);
+  job.Fail(3, 0);
+  job.placement.SetAwaited({1});
+  EXPECT_THAT(job.Fill(), ElementsAre(4)) << "b cools down";
+  EXPECT_THAT(job.Fill(kSecond), ElementsAre(2));
+  EXPECT_THAT(job.Fill(10 * kSecond), IsEmpty());
+  job.Fail(4, 10 * kSecond);
+  EXPECT_THAT(job.Fill(10 * kSecond), ElementsAre(3))
+      << "it has one already, and the first free slot";
+  job.Fail(2, 20 * kSecond);
+  job.Fail(3, 20 * kSecond);
+  job.placement.SetAwaited({});
+  EXPECT_THAT(job.Fill(20 * kSecond), ElementsAre(4, 5));
+}
+
+TEST(ElasticPlacement, AHostThatIsGivenUpIsNotTriedAgain) {
+  Placement::Options options = Job::Roomy();
+  options.blame_hosts = true;
+  Job job({{"a", 2}, {"b", 2}}, options);
+  job.Fill();
+  EXPECT_TRUE(job.placement.MayBeTried(1));
+  job.Fail(2, 0);
+  EXPECT_FALSE(job.placement.MayBeTried(1));
+  EXPECT_TRUE(job.placement.MayBeTried(0));
+  job.Set({{"b", 2}});
+  EXPECT_FALSE(job.placement.MayBeTried(0));
+}
+
 TEST(ElasticPlacement, DoublesTheCooldownUpToTheMost) {
   Placement::Options options = Job::Roomy();
   options.cooldown_min = 2 * kSecond;

@@ -23,14 +23,15 @@ class Process {
   std::shared_ptr<SharedMemory> memory_;
 };
 
-wire::KeptPart Part(const std::string& name, uint64_t number, uint64_t record, int rank) {
+wire::KeptPart Part(const std::string& name, uint64_t number, uint64_t membership, int rank,
+                    uint64_t oldest = 0) {
   wire::KeptPart part;
   part.set_name(name);
   part.set_number(number);
-  part.set_membership(record);
-  part.set_record(record);
+  part.set_membership(membership);
   part.set_rank(rank);
   part.set_bytes(10);
+  part.set_oldest(oldest);
   return part;
 }
 
@@ -53,31 +54,45 @@ TEST(KeptMemory, IsFoundWhenItsProcessHasFailed) {
   EXPECT_TRUE(kept.Keep(5, Part("a", 1, 1, 1), Process("of rank 1").fd()));
   EXPECT_FALSE(kept.Keep(5, Part("b", 1, 1, 1), Process("its other").fd())) << "not its first";
   EXPECT_EQ(TextOf(kept.Find(Part("a", 1, 1, 1))), "none") << "it lives";
-  kept.OnEnded(5, /*well=*/false);
+  kept.OnEnded(5);
   EXPECT_EQ(TextOf(kept.Find(Part("a", 1, 1, 1))), "of rank 1");
   EXPECT_EQ(TextOf(kept.Find(Part("b", 1, 1, 1))), "its other");
   for (const wire::KeptPart& other :
        {Part("c", 1, 1, 1), Part("a", 2, 1, 1), Part("a", 1, 2, 1), Part("a", 1, 1, 0)}) {
     EXPECT_EQ(TextOf(kept.Find(other)), "none") << other.ShortDebugString();
   }
-  kept.OnEnded(4, /*well=*/true);
-  EXPECT_EQ(TextOf(kept.Find(Part("a", 1, 1, 0))), "none") << "it has handed over what it had";
-  kept.OnEnded(9, /*well=*/false);
+  kept.OnEnded(9);
   EXPECT_EQ(kept.gone(), 1u) << "one that has kept nothing leaves nothing";
 }
 
-TEST(KeptMemory, HasTheLastThreeOfAName) {
+TEST(KeptMemory, GoesWhenNobodyNeedsItAnyMore) {
   KeptMemory kept;
   const int before = OpenFiles();
   for (uint64_t number = 1; number <= 5; ++number) {
-    kept.Keep(0, Part("a", number, 1, 0), Process(std::to_string(number)).fd());
+    kept.Keep(0, Part("a", number, 1, 0, 3), Process(std::to_string(number)).fd());
   }
-  kept.Keep(0, Part("a", 5, 1, 0), Process("5 again").fd());
+  kept.Keep(0, Part("a", 5, 1, 0, 3), Process("5 again").fd());
   EXPECT_EQ(OpenFiles() - before, 3) << "memory that has nothing any more is closed";
-  kept.OnEnded(0, false);
+  kept.OnEnded(0);
   EXPECT_EQ(TextOf(kept.Find(Part("a", 2, 1, 0))), "none");
   EXPECT_EQ(TextOf(kept.Find(Part("a", 3, 1, 0))), "3");
   EXPECT_EQ(TextOf(kept.Find(Part("a", 5, 1, 0))), "5 again");
+  kept.Keep(1, Part("a", 6, 2, 0, 5), Process("6").fd());
+  EXPECT_EQ(TextOf(kept.Find(Part("a", 4, 1, 0))), "none");
+  EXPECT_EQ(TextOf(kept.Find(Part("a", 5, 1, 0))), "5 again") << "one may go back to it";
+  kept.Keep(1, Part("a", 7, 2, 0, 6), Process("7").fd());
+  EXPECT_EQ(kept.gone(), 0u);
+  EXPECT_EQ(OpenFiles() - before, 2);
+}
+
+TEST(KeptMemory, WhatIsTooOldIsSoByName) {
+  KeptMemory kept;
+  kept.Keep(0, Part("a", 1, 1, 0), Process("a").fd());
+  kept.Keep(0, Part("b", 1, 1, 0), Process("b").fd());
+  kept.OnEnded(0);
+  kept.Keep(1, Part("a", 3, 2, 0, 2), Process("next").fd());
+  EXPECT_EQ(TextOf(kept.Find(Part("a", 1, 1, 0))), "none");
+  EXPECT_EQ(TextOf(kept.Find(Part("b", 1, 1, 0))), "b");
 }
 
 TEST(KeptMemory, OfOneProcessIsOpenOnce) {
@@ -90,20 +105,21 @@ TEST(KeptMemory, OfOneProcessIsOpenOnce) {
   EXPECT_EQ(OpenFiles() - before, 1);
 }
 
-// Those that come have got it all when they keep for the second time.
-TEST(KeptMemory, OfTheGoneGoesWhenTheNextMembershipHasItsOwn) {
+// Processes that fail again and again before the others are done with the first.
+TEST(KeptMemory, IsBounded) {
   KeptMemory kept;
-  kept.Keep(0, Part("a", 7, 1, 0), Process("old").fd());
-  kept.OnEnded(0, false);
-  kept.Keep(0, Part("a", 8, 2, 0), Process("new").fd());
-  EXPECT_EQ(TextOf(kept.Find(Part("a", 7, 1, 0))), "old") << "others may not have got it yet";
-  kept.OnEnded(0, false);
-  EXPECT_EQ(TextOf(kept.Find(Part("a", 7, 1, 0))), "old");
-  EXPECT_EQ(TextOf(kept.Find(Part("a", 8, 2, 0))), "new");
-  kept.Keep(1, Part("a", 8, 3, 1), Process("next").fd());
-  EXPECT_EQ(kept.gone(), 2u);
-  kept.Keep(1, Part("a", 9, 3, 1), Process("next").fd());
-  EXPECT_EQ(kept.gone(), 0u);
+  const int before = OpenFiles();
+  for (uint64_t number = 1; number <= 100; ++number) {
+    kept.Keep(0, Part("a", number, number, 0), Process("crash").fd());
+    kept.OnEnded(0);
+  }
+  EXPECT_EQ(kept.gone(), 4u);
+  EXPECT_EQ(TextOf(kept.Find(Part("a", 96, 96, 0))), "none");
+  EXPECT_EQ(TextOf(kept.Find(Part("a", 97, 97, 0))), "crash");
+  for (uint64_t number = 1; number <= 100; ++number) {
+    kept.Keep(1, Part("a", number, 1, 1), Process("much").fd());
+  }
+  EXPECT_EQ(OpenFiles() - before, 4 + 16);
 }
 
 TEST(KeptMemory, LeavesOutWhatIsNoMemoryOrTooMuch) {
@@ -119,7 +135,7 @@ TEST(KeptMemory, LeavesOutWhatIsNoMemoryOrTooMuch) {
   for (int i = 0; i < 2'000; ++i) {
     kept.Keep(0, Part(std::to_string(i), 1, 1, 0), process.fd());
   }
-  kept.OnEnded(0, false);
+  kept.OnEnded(0);
   EXPECT_EQ(TextOf(kept.Find(Part("1000", 1, 1, 0))), "text");
   EXPECT_EQ(TextOf(kept.Find(Part("1999", 1, 1, 0))), "none");
 }

@@ -513,7 +513,7 @@ inline void OwnState::Exchange(const std::string& name) {
   versions_[newest_] = std::move(version);
   spare_.clear();
   detail::Check(rueda_mem_keep(detail::Current(), room.view.data(), mine.bytes, name.c_str(),
-                               newest_, mine.sum));
+                               newest_, kept_by_all_, mine.sum));
   // Nobody comes behind this before all have come here.
   const std::vector<std::string> all = allgather_object(why, {.name = name + ".kept"});
   for (size_t other = 0; other < all.size(); ++other) {
