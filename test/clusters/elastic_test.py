@@ -694,6 +694,8 @@ class Hosts(unittest.TestCase):
             waits = number + 1
             number, pids = job.await_membership(6, after=number)
             self.assertIn(f"membership {waits} of 4 ranks", job.text())
+            self.assertRegex(job.text(), r"what lost ranks had alone is kept on \S+; who needs it waits for the next rank there, "
+                                         r"at most 600.0 s \(--elastic-timeout\)")
         job.finish()
         job.expect_done(6)
 

@@ -556,6 +556,15 @@ _own_state.partners = lambda hosts, *others: [None] * len(hosts)
 TWO_HOSTS = ("-H", "localhost:2,127.0.0.1:2")
 
 
+def test_a_process_that_comes_later_may_commit_before_it_is_in(start):
+    program = PROGRAM.replace("sys.argv[2]", "'rank'")
+    program = program.replace("@rueda.elastic.run", "state.commit()\n\n@rueda.elastic.run", 1)
+    job = start_two_hosts(start, "rank", *TWO_HOSTS, before=APART, program=program)
+    wait_for_ranks(job, 4, 2)
+    job.end()
+    job.expect_equal_replicas(4)
+
+
 def test_who_goes_on_waits_for_the_next_rank_of_a_host_that_has_lost_all(start):
     cooldown = ("--blacklist-cooldown-range", 0.05, 0.1)
     job = start_two_hosts(start, "rank", *TWO_HOSTS, *cooldown, before=APART)
@@ -589,9 +598,9 @@ def test_a_rank_outlives_all_others_of_its_machine(start):
     job.expect_equal_replicas(4)
 
 
-def start_two_hosts(start, redundancy, *options, before=""):
+def start_two_hosts(start, redundancy, *options, before="", program=PROGRAM):
     """A job of two ranks on each, of which those of the second host are killed."""
-    program = before + PROGRAM.replace("sys.argv[2]", repr(redundancy))
+    program = before + program.replace("sys.argv[2]", repr(redundancy))
     job = start(program, "--min-np", 2, *options)
     first = job.wait_for(r"\[\d+\] membership 1: rank (\d) of 4, pid (\d+), step \d+", 4)
     victims = [int(match[2]) for match in first if int(match[1]) >= 2]

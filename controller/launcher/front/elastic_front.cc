@@ -559,6 +559,7 @@ void ElasticFront::NoteEnd(const Message& message) {
     if (authority_.finishing() && authority_.IsMember(message.rank)) late_failure_ = last_failure_;
   }
   was_killed_ |= WIFSIGNALED(message.value);
+  has_failed_ |= !by_us && WIFEXITED(message.value) && !well;
   const std::string text = absl::StrCat(Text(message.rank), " ", WaitStatusText(message.value));
   if (well && authority_.IsMember(message.rank)) ended_well_.push_back(text);
   if (!well && !closing_) {
@@ -671,6 +672,13 @@ void ElasticFront::Commit() {
     Say(absl::StrCat("membership 1 of ", record.slots.size(), " ranks"));
   }
   disturbed_at_ = kForever;
+  if (record.keeping == 0) return;
+  std::vector<std::string> keeping;
+  for (const int host : authority_.Awaited()) keeping.push_back(placement_.NameOf(host));
+  Say(absl::StrCat("what lost ranks had alone is kept on ", absl::StrJoin(keeping, ", "),
+                   "; who needs it waits for the next rank there, at most ",
+                   Seconds(Duration(args_.options.elastic_timeout_seconds)),
+                   " (--elastic-timeout)"));
 }
 
 void ElasticFront::SendRecord(Slot slot) {
@@ -724,7 +732,7 @@ void ElasticFront::EndJob(const std::string& why) {
   why_ = why;
   NoteWhoHasEndedWell();
   Note(absl::StrCat(why, "; the job ends"));
-  if (authority_.record().number == 1 && !has_regrouped_ && was_killed_) {
+  if (authority_.record().number == 1 && !has_regrouped_ && was_killed_ && has_failed_) {
     Say("none of its ranks has asked for another membership: does the program call elastic.run?");
   }
   SendToAll({MessageKind::kEndJob});

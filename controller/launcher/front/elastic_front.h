@@ -134,6 +134,7 @@ class ElasticFront {
   std::vector<std::string> ended_well_;  // members of the membership that is
   bool has_regrouped_ = false;           // a member has asked for another membership
   bool was_killed_ = false;              // a process, by a signal
+  bool has_failed_ = false;              // a process, by itself
   std::set<Slot> has_files_;             // for its output
   bool told_of_no_run_ = false;          // a process has ended well, and was in no membership
   const Nanos started_ = MonotonicNow();

@@ -124,10 +124,14 @@ class StateBase {
     const int source = membership_info().source;
     try {
       sync(source);
-    } catch (const detail::AwaitedError&) {
+    } catch (const detail::AwaitedError& error) {
       restore();
       AwaitOthers();
-      throw;
+      throw Error(error.status(),
+                  std::string(error.what()) +
+                      ". A host that has lost all its ranks may have kept it, and they were waited "
+                      "for, but no rank came there in time (ruedarun --elastic-timeout), or the "
+                      "host was lost");
     }
     const std::string newest =
         broadcast_object(detail::ToBytes(commits_), source, {.name = "rueda.elastic.commits"});

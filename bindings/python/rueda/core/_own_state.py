@@ -163,6 +163,8 @@ class OwnState:
         import numpy as np
 
         self._check_process()
+        if _context.membership_info().number == 0:
+            return  # it comes later, and gets what there is with the first sync
         part: _Bytes = np.empty(0, np.uint8)
         arena: Arena | None = None
         failure: Exception | None = None

@@ -363,6 +363,10 @@ class ObjectState(State):
 # ---- run ----
 
 _LOOK_SECONDS = 0.02  # between looks for others
+_NONE_CAME = (
+    "A host that has lost all its ranks may have kept it, and they were waited for, but no rank "
+    "came there in time (ruedarun --elastic-timeout), or the host was lost"
+)
 
 #: What is put around the function: turns errors of other kinds into the library's.
 Around = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -491,7 +495,7 @@ def _sync(state: State) -> None:
         state.sync()
     except AwaitedError as error:
         _await_others()
-        raise errors.LostStateError(str(error), error.status) from None
+        raise errors.LostStateError(f"{error}. {_NONE_CAME}", error.status) from None
     state._commits = broadcast_object(state._commits, "rueda.elastic.commits")
 
 

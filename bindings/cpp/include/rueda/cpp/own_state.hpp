@@ -436,6 +436,8 @@ inline detail::SharedBytes OwnState::RoomFor(size_t bytes) {
 }
 
 inline void OwnState::Exchange(const std::string& name) {
+  // One that comes later gets what there is with the first sync.
+  if (detail::Membership() == 0) return;
   Brings mine;
   detail::SharedBytes room, own;
   try {
