@@ -129,17 +129,23 @@ void Authority::OnKeeps(Slot slot, Actions* out) {
   TellOfKeeping(out);
 }
 
-void Authority::OnHostGone(int host, Actions* out) {
-  for (auto& [slot, process] : processes_) process.keeps &= process.host != host;
-  kept_until_.erase(host);
+void Authority::OnHostGone(int host, Nanos now, Actions* out) {
+  bool is_empty = true;
+  for (auto& [slot, process] : processes_) {
+    if (process.host != host) continue;
+    process.keeps = false;
+    is_empty = false;  // what becomes of it follows
+  }
+  if (kept_until_.erase(host) == 0) return;
   TellOfKeeping(out);
+  if (is_empty) TryCommit(now, out);  // its place is another's
 }
 
 void Authority::OnTime(Nanos now, Actions* out) {
-  if (std::erase_if(kept_until_, [&](const auto& each) { return now >= each.second; }) > 0) {
-    TellOfKeeping(out);
-  }
-  if (now >= deadline_) TryCommit(now, out);
+  const bool gives_up =
+      std::erase_if(kept_until_, [&](const auto& each) { return now >= each.second; }) > 0;
+  if (gives_up) TellOfKeeping(out);
+  if (gives_up || now >= deadline_) TryCommit(now, out);
 }
 
 Nanos Authority::deadline() const {

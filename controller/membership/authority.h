@@ -88,7 +88,7 @@ class Authority {
   // was kept there before.
   void OnKeeps(Slot slot, Actions* out);
   // The host keeps nothing any more, or gets no more processes.
-  void OnHostGone(int host, Actions* out);
+  void OnHostGone(int host, Nanos now, Actions* out);
   // To be called when deadline() has come.
   void OnTime(Nanos now, Actions* out);
   Nanos deadline() const;

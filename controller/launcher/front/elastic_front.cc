@@ -232,7 +232,7 @@ void ElasticFront::SetHosts(const std::vector<HostSlots>& hosts) {
   }
   Authority::Actions actions;
   for (int host = 0; host < before; ++host) {
-    if (!placement_.IsThere(host)) authority_.OnHostGone(host, &actions);
+    if (!placement_.IsThere(host)) authority_.OnHostGone(host, now_, &actions);
   }
   for (const Slot slot : changes.withdrawn) authority_.OnWithdrawn(slot, now_, &actions);
   for (const Slot slot : changes.returned) authority_.OnReturned(slot, now_, &actions);
@@ -371,7 +371,7 @@ void ElasticFront::OnHostGone(int number) {
   host.state = HostState::kIdle;
   placement_.OnHostDown(number, lost, now_);
   Authority::Actions actions;
-  authority_.OnHostGone(number, &actions);
+  authority_.OnHostGone(number, now_, &actions);
   Do(actions);
   std::vector<Slot> slots;
   for (const auto& [slot, process] : processes_) {
@@ -593,7 +593,7 @@ void ElasticFront::OnProcessEnded(Slot slot, bool well) {
   if (authority_.IsMember(slot) && disturbed_at_ == kForever) disturbed_at_ = now_;
   Authority::Actions actions;
   const int host = placement_.HostOf(slot);
-  if (!placement_.MayBeTried(host)) authority_.OnHostGone(host, &actions);
+  if (!placement_.MayBeTried(host)) authority_.OnHostGone(host, now_, &actions);
   authority_.OnEnded(slot, well, now_, &actions);
   Do(actions);
   if (authority_.over() && !closing_) Close();

@@ -36,7 +36,7 @@ class Job {
   void Keep(std::vector<Slot> slots) {
     for (const Slot slot : slots) authority_.OnKeeps(slot, &actions);
   }
-  void LoseHost(int host) { authority_.OnHostGone(host, &actions); }
+  void LoseHost(int host) { authority_.OnHostGone(host, now, &actions); }
   void Withdraw(Slot slot) { authority_.OnWithdrawn(slot, now, &actions); }
   // To the deadline, which there is.
   void Wait() {
@@ -610,6 +610,24 @@ TEST(Authority, NobodyElseMakesUpForAHostThatKeeps) {
   job.Ask(3, 0);
   EXPECT_THAT(job.Done(), ElementsAre("commit"));
   EXPECT_THAT(job.record().slots, ElementsAre(0, 1, 3, 4));
+}
+
+TEST(Authority, OthersHaveThePlaceOnceTheHostIsGone) {
+  for (const bool is_lost : {false, true}) {
+    Job job = WithALostHost({4, 4});
+    job.Start({4, 5});
+    for (const Slot slot : {4, 5}) job.Ask(slot, 0);
+    for (const Slot slot : {0, 1}) job.Ask(slot, 1);
+    job.Done();
+    if (is_lost) {
+      job.LoseHost(1);
+    } else {
+      job.Wait();
+    }
+    EXPECT_THAT(job.Done(), ElementsAre("commit"));
+    EXPECT_THAT(job.record().slots, ElementsAre(0, 1, 4, 5));
+    EXPECT_EQ(job.record().keeping, 0);
+  }
 }
 
 TEST(Authority, AHostWithARankThatLivesIsNotWaitedFor) {
