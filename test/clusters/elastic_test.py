@@ -239,20 +239,28 @@ class OneHost(unittest.TestCase):
         job.finish()
         job.expect_done(4)
 
-    def test_what_ranks_had_alone_outlives_all_who_had_it_open(self):
-        """In the process that has started them: those that go on get it there, or those that come."""
-        for least in (2, 4):
-            with self.subTest(least):
-                job = Job(self, "-np", 4, "--min-np", least, "--blacklist-cooldown-range", 0.1, 0.1, "-x",
-                          "RUEDA_HOSTS_FAKE=2", "-x", "RUEDA_NETWORK_INTERFACE=lo", steps=100_000, pause=2, own="rank")
-                number, pids = job.await_membership(4)
-                for victims in ((2, 3), (0, 1), (3, 2)):
-                    lose(pids, victims)
-                    if least == 2:
-                        number, _ = job.await_membership(2, after=number)
-                    number, pids = job.await_membership(4, after=number)
-                job.finish()
-                job.expect_done(4)
+    def test_those_that_go_on_get_what_ranks_had_alone_and_nobody_has_open(self):
+        """The process that has started them has it. Three ranks are no two hosts: nobody is to come."""
+        job = self.start_apart("--min-np", 2, "--blacklist-cooldown-range", 600, 600)
+        number, pids = job.await_membership(4)
+        lose(pids, (2, 3))
+        job.await_membership(2, after=number)
+        job.finish()
+        job.expect_done(2)
+
+    def test_those_that_come_get_what_ranks_had_alone_and_nobody_has_open(self):
+        job = self.start_apart("--min-np", 4, "--blacklist-cooldown-range", 0.1, 0.1)
+        number, pids = job.await_membership(4)
+        for victims in ((2, 3), (0, 1), (3, 2)):
+            lose(pids, victims)
+            number, pids = job.await_membership(4, after=number)
+        job.finish()
+        job.expect_done(4)
+
+    def start_apart(self, *options):
+        """Hosts are fake: they share no memory."""
+        return Job(self, "-np", 4, *options, "-x", "RUEDA_HOSTS_FAKE=2", "-x", "RUEDA_NETWORK_INTERFACE=lo", steps=100_000,
+                   pause=2, own="rank")
 
     def test_a_stopped_rank_is_removed(self):
         job = Job(self, "-np", 3, "--min-np", 2, "-x", "RUEDA_HEARTBEAT_LIMIT_S=1", steps=300, pause=5)
@@ -686,7 +694,7 @@ class Hosts(unittest.TestCase):
 
     def test_what_a_host_s_ranks_had_alone_outlives_all_of_them(self):
         """The others wait for the next rank there."""
-        job = self.start("--min-np", 2, "--blacklist-cooldown-range", 0.1, 0.1, steps=100_000, pause=2, own="rank")
+        job = self.start("--min-np", 2, "--blacklist-cooldown-range", 2, 2, steps=100_000, pause=2, own="rank")
         number, pids = job.await_membership(6)
         for _ in range(3):
             victims = [rank for rank in pids if namespace_of(pids[rank]) == namespace_of(pids[0])]
