@@ -126,10 +126,7 @@ absl::Status Info(const rueda_context* context, rueda_membership* membership) {
   info.ranks = waits_as >= 0 ? waits_as + 1 : runtime->world().size();
   info.survivors = context->survivors;
   info.source = context->source;
-  if (const absl::StatusOr<AuthorityLink*> link = LinkOf(runtime->config()); link.ok()) {
-    static_cast<void>((*link)->due());  // reads what has come
-    info.keeping = (*link)->last().keeping();
-  }
+  info.keeping = DueOf(*runtime).keeping;
   WriteStruct(info, membership);
   return absl::OkStatus();
 }

@@ -169,8 +169,9 @@ absl::Status Open(rueda_context* context, Rank rank, uint64_t offset, size_t byt
 // Of a context's own.
 absl::StatusOr<std::string> KeptName(const char* function, const rueda_context& context,
                                      const char* name) {
-  if (name == nullptr)
+  if (name == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(function, ": `name` is null"));
+  }
   const RuntimeOptions& options = context.options;
   std::string whole = name;
   if (!options.context.empty()) {

@@ -187,7 +187,7 @@ std::vector<Slot> Authority::Newcomers(const std::vector<Slot>& members) const {
   int room = options_.max - static_cast<int>(members.size());
   std::vector<Slot> newcomers;
   for (const auto& [slot, process] : processes_) {
-    if (process.member || !process.asked || process.withdrawn || process.removed) continue;
+    if (!Waits(process)) continue;
     const bool is_awaited = awaited.contains(process.host);
     if (room <= (is_awaited ? 0 : static_cast<int>(awaited.size()))) continue;
     newcomers.push_back(slot);
@@ -274,14 +274,6 @@ std::vector<Slot> Authority::Unreachable() const {
   return members;
 }
 
-// Processes that have come, and are no members yet.
-int Authority::Waiting() const {
-  return static_cast<int>(std::count_if(processes_.begin(), processes_.end(), [](const auto& each) {
-    const Process& process = each.second;
-    return process.asked && !process.member && !process.withdrawn && !process.removed;
-  }));
-}
-
 // Whoever comes gets the state from one that was there: the last member stays until another one has
 // it.
 std::vector<Slot> Authority::Leaving() const {
@@ -295,7 +287,8 @@ std::vector<Slot> Authority::Leaving() const {
     if (it->second.withdrawn) leaving.push_back(slot);
   }
   if (some_stay || leaving.empty()) return leaving;
-  const int waiting = Waiting();
+  const auto waiting = std::count_if(processes_.begin(), processes_.end(),
+                                     [](const auto& each) { return Waits(each.second); });
   if (waiting == 0 || waiting + 1 < options_.min) return {};
   const auto last = std::find_if(leaving.begin(), leaving.end(),
                                  [&](Slot slot) { return !processes_.at(slot).told_to_leave; });

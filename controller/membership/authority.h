@@ -155,7 +155,10 @@ class Authority {
   bool IsBlamedInVain() const;
   // Those to go on without.
   std::vector<Slot> Unreachable() const;
-  int Waiting() const;
+  // Whether it has come, and is no member yet.
+  static bool Waits(const Process& process) {
+    return process.asked && !process.member && !process.withdrawn && !process.removed;
+  }
   std::set<int> AwaitedBy(const std::vector<Slot>& members) const;
   std::vector<Slot> Members() const;    // of record_ that are still there, by rank
   std::vector<Slot> Survivors() const;  // those of them that stay

@@ -86,7 +86,7 @@ void AuthorityLink::OnNews(const wire::ToProcess& message) {
     }
   }
   due_.dismissed |= message.has_dismissal();
-  if (message.has_nothing_kept()) last_.clear_keeping();
+  if (message.has_nothing_kept()) due_.keeping = 0;
 }
 
 absl::StatusOr<wire::Record> AuthorityLink::Ask(uint64_t commits, int32_t blames) {
@@ -108,6 +108,7 @@ absl::StatusOr<wire::Record> AuthorityLink::Ask(uint64_t commits, int32_t blames
     if (!message.has_record() || message.record().membership() <= last_.membership()) continue;
     last_ = message.record();
     due_ = Due();
+    due_.keeping = last_.keeping();
     return last_;
   }
 }

@@ -25,7 +25,7 @@ class AuthorityLink {
   // others to wait for. CANCELLED, with why: this process is not wanted any more. UNAVAILABLE: the
   // launcher has gone.
   absl::StatusOr<wire::Record> Ask(uint64_t commits, int32_t blames);
-  // The last one that was got; number 0: none. Its `keeping` is as of what has been read since.
+  // The last one that was got; number 0: none.
   wire::Record last() const;
 
   // Holds memory open beyond this process's end, for Fetch of others. Does not block, and says not
@@ -39,8 +39,9 @@ class AuthorityLink {
   };
   absl::StatusOr<Kept> Fetch(const wire::KeptPart& wanted);
 
-  // What is due at the next commit, as far as this process has heard.
+  // What is due at the next commit, and what is to be waited for, as far as this process has heard.
   struct Due {
+    int32_t keeping = 0;  // of the last record, less what was told since
     bool added = false;
     bool dismissed = false;        // this process is
     std::vector<int32_t> leaving;  // slots of members

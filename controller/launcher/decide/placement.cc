@@ -102,14 +102,14 @@ bool Placement::IsEmpty(int number) const {
   return std::none_of(places.begin(), places.end(), [](const Place& each) { return each.running; });
 }
 
-std::optional<Slot> Placement::Next(Nanos now) const {
+std::optional<Slot> Placement::Next(Nanos now, const std::set<int>& awaited) const {
   const int room = options_.processes_max - Staying();
   const int reserved = static_cast<int>(
-      std::count_if(awaited_.begin(), awaited_.end(), [&](int number) { return IsEmpty(number); }));
+      std::count_if(awaited.begin(), awaited.end(), [&](int number) { return IsEmpty(number); }));
   for (const int number : order_) {
     const Host& host = hosts_[static_cast<size_t>(number)];
     if (!host.up || now < host.again_at) continue;
-    const bool is_awaited = awaited_.contains(number) && IsEmpty(number);
+    const bool is_awaited = awaited.contains(number) && IsEmpty(number);
     if (room <= (is_awaited ? 0 : reserved)) continue;
     for (int local = 0; local < host.slots; ++local) {
       const Place& place = host.places[static_cast<size_t>(local)];

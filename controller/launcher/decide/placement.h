@@ -6,7 +6,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "controller/launcher/decide/host_list.h"
@@ -56,15 +55,14 @@ class Placement {
   void OnHostUp(int host) { hosts_[static_cast<size_t>(host)].up = true; }
   void OnHostDown(int host, bool failed, Nanos now);
 
-  // One process at least is to be on each of these.
-  void SetAwaited(std::set<int> hosts) { awaited_ = std::move(hosts); }
   // Whether the host is not given up for good.
   bool MayBeTried(int host) const {
     return IsThere(host) && hosts_[static_cast<size_t>(host)].again_at != kForever;
   }
 
-  // A slot to start a process in now, if there is one; then OnStarted is to follow.
-  std::optional<Slot> Next(Nanos now) const;
+  // A slot to start a process in now, if there is one; then OnStarted is to follow. On each of the
+  // hosts in `awaited` is to be one process at least.
+  std::optional<Slot> Next(Nanos now, const std::set<int>& awaited = {}) const;
   void OnStarted(Slot slot);
   void OnEnded(Slot slot, bool failed, Nanos now);
   int running() const { return running_; }
@@ -97,7 +95,6 @@ class Placement {
   const Options options_;
   std::vector<Host> hosts_;
   std::vector<int> order_;  // numbers of those that are there
-  std::set<int> awaited_;   // hosts
   int running_ = 0;         // processes, also those that are to leave
 };
 

@@ -449,8 +449,7 @@ void ElasticFront::StartProcesses() {
     }
   }
   if (authority_.finishing() || authority_.over()) return;
-  placement_.SetAwaited(authority_.Awaited());
-  while (const std::optional<Slot> slot = placement_.Next(now_)) {
+  while (const std::optional<Slot> slot = placement_.Next(now_, authority_.Awaited())) {
     placement_.OnStarted(*slot);
     authority_.OnStarted(*slot, placement_.HostOf(*slot), now_);
     processes_[*slot] = Process();

@@ -288,12 +288,12 @@ TEST(AuthorityLink, KnowsUntilWhenOthersAreToBeWaitedFor) {
     record.mutable_record()->set_keeping(2);
     ASSERT_TRUE(launcher.AskAndSay({record}).ok());
     EXPECT_EQ(launcher.Due(), "");
-    EXPECT_EQ(launcher.link()->last().keeping(), 2);
+    EXPECT_EQ(launcher.link()->due().keeping, 2);
     wire::ToProcess nothing;
     nothing.mutable_nothing_kept();
     launcher.Say(nothing);
     EXPECT_EQ(launcher.Due(), "") << "that is no change";
-    EXPECT_EQ(launcher.link()->last().keeping(), 0);
+    EXPECT_EQ(launcher.link()->due().keeping, 0);
   });
 }
 

@@ -124,9 +124,8 @@ class StateBase {
     const int source = membership_info().source;
     try {
       sync(source);
-    } catch (const detail::AwaitedError& error) {
-      restore();
-      AwaitOthers();
+    } catch (const detail::PartMissingError& error) {
+      if (!AwaitOthers()) throw;
       throw Error(error.status(),
                   std::string(error.what()) +
                       ". A host that has lost all its ranks may have kept it, and they were waited "
@@ -151,13 +150,19 @@ class StateBase {
     return change;
   }
   // Until ranks come that may have what nobody has here: throws HostsUpdated. Returns when none is
-  // to be waited for any more.
-  static void AwaitOthers() {
+  // to be waited for any more: whether any was.
+  bool AwaitOthers() {
     const auto pause = std::chrono::milliseconds(20);
+    bool waited = false;
     while (allreduce(membership_info().keeping, {.name = "rueda.elastic.awaited", .op = Max}) > 0) {
-      if (const int change = CheckMembership(); change != 0) throw HostsUpdated(change);
+      waited = true;
+      if (const int change = CheckMembership(); change != 0) {
+        restore();
+        throw HostsUpdated(change);
+      }
       std::this_thread::sleep_for(pause);
     }
+    return waited;
   }
 
   std::vector<std::function<void()>> callbacks_;

@@ -93,7 +93,7 @@ def _unpickled(data: memoryview, function: str, rank: int) -> Any:
 
 def _is_newcomer() -> bool:
     """Of an elastic job, and alone until `elastic.run`; its rank is what it will be."""
-    return _context.membership_info().number == 0
+    return _context.membership() == 0
 
 
 def _check_member(

@@ -92,8 +92,8 @@ def _staying(ranks: Sequence[int], leaving: Collection[int]) -> list[int]:
     return [rank for rank in ranks if rank not in leaving]
 
 
-class AwaitedError(errors.LostStateError):
-    """Ranks that come may have it yet. On all ranks alike."""
+class PartMissingError(errors.LostStateError):
+    """Nobody has it. Ranks that come may. On all ranks alike."""
 
 
 class OwnState:
@@ -163,7 +163,7 @@ class OwnState:
         import numpy as np
 
         self._check_process()
-        if _context.membership_info().number == 0:
+        if _context.membership() == 0:
             return  # it comes later, and gets what there is with the first sync
         part: _Bytes = np.empty(0, np.uint8)
         arena: Arena | None = None
@@ -279,7 +279,7 @@ class OwnState:
 
         Raises:
             LostStateError: of some rank of then, on all ranks.
-            AwaitedError: likewise.
+            PartMissingError: likewise.
         """
         self._check_process()
         current = self._versions.get(self._current)
@@ -291,14 +291,11 @@ class OwnState:
         version = None if is_new else self._versions.get(number)
         offers = _tell_offers(version, f"{name}.holders")
         missing = [part for part, holder in enumerate(_holders(offers, size)) if holder < 0]
-        is_awaited = False
         if missing and number > 0:
             if version is None:
                 version = _Version(then, -1, size, {}, {}, None)
             self._take_of_the_gone(missing, name, number, version)
             offers = _tell_offers(version, f"{name}.kept_holders")
-            keeping = _objects.allgather_object(membership.keeping, f"{name}.keeping")
-            is_awaited = any(keeping)
         rank, holders = _context.rank(), _holders(offers, size)
         while True:  # until those that are to be used are as they were kept
             mine = [part for part, holder in enumerate(holders) if holder == rank]
@@ -314,7 +311,7 @@ class OwnState:
             holders = _holders(offers, size)
         lost = [str(part) for part, holder in enumerate(holders) if holder < 0]
         if lost and number > 0:  # else it was what it was made with
-            raise (AwaitedError if is_awaited else errors.LostStateError)(
+            raise (PartMissingError if missing else errors.LostStateError)(
                 f"elastic state {name}: the part of former rank {', '.join(lost)} of {size} is "
                 "lost or damaged, and so is every copy: begin again from a checkpoint",
                 errors.Status.DATA_LOSS,

@@ -34,7 +34,7 @@ from rueda import errors
 from rueda.core import _collectives, _context, _objects
 from rueda.core import _library as c
 from rueda.core._horovod import HorovodInternalError
-from rueda.core._own_state import AwaitedError, Own, OwnState, Sharded
+from rueda.core._own_state import Own, OwnState, PartMissingError, Sharded
 from rueda.core._sums import sums_of
 
 __all__ = [
@@ -493,20 +493,23 @@ def _sync_is_wanted(by_this: bool) -> bool:
 def _sync(state: State) -> None:
     try:
         state.sync()
-    except AwaitedError as error:
-        _await_others()
-        raise errors.LostStateError(f"{error}. {_NONE_CAME}", error.status) from None
+    except PartMissingError as error:
+        text = f"{error}. {_NONE_CAME}" if _await_others() else str(error)
+        raise errors.LostStateError(text, error.status) from None
     state._commits = broadcast_object(state._commits, "rueda.elastic.commits")
 
 
-def _await_others() -> None:
-    """Until ranks come that may have what nobody has here.
+def _await_others() -> bool:
+    """Until ranks come that may have what nobody has here, or none is to be waited for any more.
+    Whether any was.
 
     Raises:
         HostsUpdatedInterrupt: they are there.
     """
-    name = "rueda.elastic.awaited"
+    name, waited = "rueda.elastic.awaited", False
     while _collectives.allreduce(_context.membership_info().keeping, name, op=_collectives.Max):
+        waited = True
         if _context.check_membership() != 0:
             raise HostsUpdatedInterrupt()
         time.sleep(_LOOK_SECONDS)
+    return waited

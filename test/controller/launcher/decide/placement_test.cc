@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <set>
 
 namespace rueda {
 namespace {
@@ -35,7 +36,7 @@ struct Job {
   // Starts what can be, and says where.
   std::vector<Slot> Fill(Nanos now = 0) {
     std::vector<Slot> slots;
-    while (const std::optional<Slot> slot = placement.Next(now)) {
+    while (const std::optional<Slot> slot = placement.Next(now, awaited)) {
       placement.OnStarted(*slot);
       slots.push_back(*slot);
     }
@@ -46,6 +47,7 @@ struct Job {
 
   Placement placement;
   std::vector<Slot> returned;
+  std::set<int> awaited;  // hosts
 };
 
 TEST(ElasticPlacement, ASlotThatIsThereAgainHasItsProcessBack) {
@@ -129,7 +131,7 @@ TEST(ElasticPlacement, HasRoomForOneProcessOnAHostThatIsAwaited) {
   EXPECT_THAT(job.Fill(), ElementsAre(0, 1, 2, 3));
   job.Fail(2, 0);
   job.Fail(3, 0);
-  job.placement.SetAwaited({1});
+  job.awaited = {1};
   EXPECT_THAT(job.Fill(), ElementsAre(4)) << "b cools down";
   EXPECT_THAT(job.Fill(kSecond), ElementsAre(2));
   EXPECT_THAT(job.Fill(10 * kSecond), IsEmpty());
@@ -138,7 +140,7 @@ TEST(ElasticPlacement, HasRoomForOneProcessOnAHostThatIsAwaited) {
       << "it has one already, and the first free slot";
   job.Fail(2, 20 * kSecond);
   job.Fail(3, 20 * kSecond);
-  job.placement.SetAwaited({});
+  job.awaited = {};
   EXPECT_THAT(job.Fill(20 * kSecond), ElementsAre(4, 5));
 }
 

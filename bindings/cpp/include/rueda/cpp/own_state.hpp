@@ -28,7 +28,6 @@
 #include "rueda/cpp/movement.hpp"
 #include "rueda/cpp/objects.hpp"
 #include "rueda/cpp/options.hpp"
-#include "rueda/cpp/reductions.hpp"
 #include "rueda/rueda.h"
 
 namespace rueda {
@@ -109,14 +108,8 @@ struct SharedBytes {
   std::shared_ptr<const void> owner;
 };
 
-inline uint64_t Membership() {
-  uint64_t number = 0;
-  Check(rueda_context_membership(Current(), &number));
-  return number;
-}
-
-// Ranks that come may have what nobody has. Thrown on all ranks alike.
-class AwaitedError : public Error {
+// Nobody has it. Ranks that come may. Thrown on all ranks alike.
+class PartMissingError : public Error {
  public:
   using Error::Error;
 };
@@ -437,7 +430,7 @@ inline detail::SharedBytes OwnState::RoomFor(size_t bytes) {
 
 inline void OwnState::Exchange(const std::string& name) {
   // One that comes later gets what there is with the first sync.
-  if (detail::Membership() == 0) return;
+  if (rueda::membership() == 0) return;
   Brings mine;
   detail::SharedBytes room, own;
   try {
@@ -476,7 +469,7 @@ inline void OwnState::Exchange(const std::string& name) {
   const int rank = rueda::rank();
   for (const Brings& each : brings) newest_ = std::max(newest_, each.newest);
   ++newest_;
-  const uint64_t membership = detail::Membership();
+  const uint64_t membership = rueda::membership();
   Version version = {membership, rank, static_cast<int>(brings.size()), {}, {}, room};
   std::string why;
   for (const int neighbor : mine.neighbors) {
@@ -540,7 +533,7 @@ inline void OwnState::Keep() {
     const int rank = rueda::rank();
     std::string scratch;
     const detail::SharedBytes part{std::string(Pack(&scratch))};
-    versions_[current_] = {detail::Membership(),
+    versions_[current_] = {rueda::membership(),
                            rank,
                            rueda::size(),
                            {{rank, part}},
@@ -572,12 +565,11 @@ inline void OwnState::Sync(int source, const std::string& name) {
   Version gained = {membership, -1, size, {}, {}, {}};
   Version* version = has_own ? &it->second : nullptr;
   std::vector<Offer> offers = TellOffer(version, name + ".holders");
-  bool is_awaited = false;
-  if (const auto missing = Missing(HoldersOf(offers, size)); !missing.empty() && number > 0) {
+  const std::vector<int> missing = Missing(HoldersOf(offers, size));
+  if (!missing.empty() && number > 0) {
     if (version == nullptr) version = &gained;
     TakeOfTheGone(missing, name, number, version);
     offers = TellOffer(version, name + ".kept_holders");
-    is_awaited = allreduce(info.keeping, {.name = name + ".keeping", .op = Max}) > 0;
   }
   const std::vector<int> holders = IntactHolders(version, std::move(offers), size, name);
   std::string lost;
@@ -589,7 +581,7 @@ inline void OwnState::Sync(int source, const std::string& name) {
                              " of " + std::to_string(size) +
                              " is lost or damaged, and so is every copy: begin again from a "
                              "checkpoint";
-    if (is_awaited) throw detail::AwaitedError(RUEDA_DATA_LOSS, text);
+    if (!missing.empty()) throw detail::PartMissingError(RUEDA_DATA_LOSS, text);
     throw Error(RUEDA_DATA_LOSS, text);
   }
   if (has_own && current_ != number) Load(number);
