@@ -335,8 +335,8 @@ bool Alike(const rueda_operation& a, const rueda_operation& b) {
          NumberOf(a.reduce_op) == NumberOf(b.reduce_op) && a.root == b.root &&
          a.prescale == b.prescale && a.postscale == b.postscale && a.allocate == b.allocate &&
          a.allocate_user == b.allocate_user && a.flags == b.flags &&
-         (a.priority > 0) == (b.priority > 0) && (a.name == nullptr) == (b.name == nullptr) &&
-         CompressorOf(a) == CompressorOf(b);
+         (a.priority > 0) == (b.priority > 0) && (a.priority < 0) == (b.priority < 0) &&
+         (a.name == nullptr) == (b.name == nullptr) && CompressorOf(a) == CompressorOf(b);
 }
 
 absl::Status CheckGroup(const rueda_operation& first, const rueda_operation& operation,
@@ -441,10 +441,13 @@ absl::Status CheckOperations(const rueda_operation* operations, size_t count, Ra
     if (operation.name != nullptr) checked->names.push_back(name);
   }
   FillArgs(*read_first, self, checked);
-  if (!device.has_value() || device->type == DeviceType::kCpu) return absl::OkStatus();
+  if (!device.has_value() || device->type == DeviceType::kCpu) {
+    if (read_first->priority < 0) checked->args.priority = Priority::kLow;
+    return absl::OkStatus();
+  }
   checked->args.device = device->type;
   checked->args.device_index = device->index;
-  checked->args.urgent = read_first->priority > 0;
+  if (read_first->priority > 0) checked->args.priority = Priority::kUrgent;
   if (first_exec != nullptr) checked->exec = {first_exec->stream, first_exec->ready_event};
   return absl::OkStatus();
 }

@@ -36,8 +36,19 @@ PartCompression HowToCompress(const TensorSpec& spec, size_t part, bool measures
 }  // namespace
 
 Queue QueueOf(const Signature& signature) {
-  if (signature.device == DeviceType::kCpu) return Queue::kCpu;
-  return signature.urgent ? Queue::kUrgent : Queue::kDevice;
+  switch (signature.priority) {
+    case Priority::kUrgent:
+      return Queue::kUrgent;
+    case Priority::kLow:
+      return Queue::kLow;
+    case Priority::kNormal:
+      break;
+  }
+  return signature.device == DeviceType::kCpu ? Queue::kCpu : Queue::kDevice;
+}
+
+bool Lane::IsOfLowPriority(const Request& request) {
+  return QueueOf(request.spec->signature) == Queue::kLow;
 }
 
 void Lane::Prepare(const Request& request) {
@@ -46,7 +57,7 @@ void Lane::Prepare(const Request& request) {
   const TensorSpec& spec = *request.spec;
   const Signature& signature = spec.signature;
   if (prepared_ != nullptr) early->TakeBack();
-  if (in_flight_ != 1 || busy() || signature.device != DeviceType::kCpu ||
+  if (in_flight_ != 1 || QueueOf(signature) != Queue::kCpu || busy(Queue::kCpu) ||
       signature.parts.size() > 1 || request.extras.first_dims.size() > 0 ||
       !signature.compression.none() || signature.reduce_op == ReduceOp::kAdasum ||
       !(TraitsOf(signature.kind).reduces || signature.kind == OpKind::kBarrier)) {
@@ -70,7 +81,7 @@ void Lane::Prepare(const Request& request) {
 }
 
 void Lane::Ended(const Request& request) {
-  --in_flight_;
+  in_flight_ -= IsOfLowPriority(request) ? 0 : 1;
   if (prepared_ != &request) return;
   Of(Queue::kCpu).early->Drop();
   prepared_ = nullptr;
@@ -98,12 +109,14 @@ LaneBuckets Lane::Plan(const LaneBatch& batch, const ProcessSet& set, int64_t bu
 
 void Lane::Add(Queue queue, LaneBuckets buckets) {
   QueueState& state = Of(queue);
-  batches_.push_back(static_cast<int>(buckets.size()));
+  const bool is_low = queue == Queue::kLow;
+  QueueState& farewell = Of(is_low ? Queue::kLow : Queue::kCpu);
+  batches_.push_back(is_low ? 0 : static_cast<int>(buckets.size()));
   while (!buckets.empty()) {
     LaneBucket& bucket = buckets.front();
     state.buckets.splice(state.buckets.end(), buckets, buckets.begin());
     const bool by_all = bucket.operation.peer < 0;
-    used_connections_ |= by_all && bucket.data == nullptr && state.backend->connects();
+    farewell.used_connections |= by_all && bucket.data == nullptr && state.backend->connects();
     bucket.batch = batch_ + batches_.size() - 1;
     for (Request* request : bucket.requests) {
       if (request == nullptr) continue;
@@ -126,22 +139,27 @@ int Lane::TakeFinishedBatches() {
 }
 
 bool Lane::BeginFarewell() {
-  farewell_ = used_connections_ ? Farewell::kUnderWay : Farewell::kOver;
-  if (!used_connections_) return true;
   BucketOperation barrier;
   barrier.kind = OpKind::kBarrier;
   barrier.sequence = UINT64_MAX;  // behind all others
-  cpu().Start(barrier);
+  for (QueueState& queue : queues_) {
+    queue.says_farewell = queue.used_connections;
+    if (queue.says_farewell) queue.communicator->Start(barrier);
+  }
   return AdvanceFarewell();
 }
 
 bool Lane::AdvanceFarewell() {
-  while (farewell_ == Farewell::kUnderWay) {
-    const absl::StatusOr<Progress> progress = cpu().Advance();
-    if (!progress.ok() || *progress == Progress::kDone) farewell_ = Farewell::kOver;
-    if (progress.ok() && *progress == Progress::kBlocked) break;
+  bool over = true;
+  for (QueueState& queue : queues_) {
+    while (queue.says_farewell) {
+      const absl::StatusOr<Progress> progress = queue.communicator->Advance();
+      if (!progress.ok() || *progress == Progress::kDone) queue.says_farewell = false;
+      if (progress.ok() && *progress == Progress::kBlocked) break;
+    }
+    over &= !queue.says_farewell;
   }
-  return farewell_ == Farewell::kOver;
+  return over;
 }
 
 Nanos Lane::RecordStart(const LaneBucket& bucket) const {
@@ -159,10 +177,12 @@ absl::StatusOr<Progress> Lane::Advance(Queue queue) {
   QueueState& state = Of(queue);
   LaneBucket& bucket = state.buckets.front();
   if (bucket.started_at == 0) {
-    if (prepared_ != nullptr && (bucket.requests.size() != 1 || bucket.requests[0] != prepared_)) {
-      Of(Queue::kCpu).early->Drop();  // what others began was not that
+    if (queue == Queue::kCpu) {
+      const bool is_prepared = bucket.requests.size() == 1 && bucket.requests[0] == prepared_;
+      // What others began was not that.
+      if (prepared_ != nullptr && !is_prepared) state.early->Drop();
+      prepared_ = nullptr;
     }
-    prepared_ = nullptr;
     if (bucket.data != nullptr) {
       bucket.started_at = RecordStart(bucket);
       RUEDA_RETURN_IF_ERROR(
@@ -174,12 +194,17 @@ absl::StatusOr<Progress> Lane::Advance(Queue queue) {
   return state.communicator->Advance();
 }
 
-std::optional<Silence> Lane::SilentMember(Nanos now) {
-  const QueueState& cpu = Of(Queue::kCpu);
-  const bool is_busy = busy(Queue::kCpu);
-  const bool may_have_to_send = cpu.done_at > 0 && now - cpu.done_at < kSendsOnFor;
-  if (aborted_ || cpu.probe == nullptr || (!is_busy && !may_have_to_send)) return std::nullopt;
-  std::optional<Silence> silence = cpu.probe->SilentMember();
+std::optional<Silence> Lane::SilentMember(Nanos now) const {
+  std::optional<Silence> silence = SilentMember(Queue::kCpu, now);
+  return silence.has_value() ? silence : SilentMember(Queue::kLow, now);
+}
+
+std::optional<Silence> Lane::SilentMember(Queue queue, Nanos now) const {
+  const QueueState& state = Of(queue);
+  const bool is_busy = busy(queue);
+  const bool may_have_to_send = state.done_at > 0 && now - state.done_at < kSendsOnFor;
+  if (aborted_ || state.probe == nullptr || (!is_busy && !may_have_to_send)) return std::nullopt;
+  std::optional<Silence> silence = state.probe->SilentMember();
   if (silence.has_value() && !is_busy && !silence->is_of_large) return std::nullopt;
   return silence;
 }
@@ -220,7 +245,7 @@ LaneBuckets Lane::Pop(Queue queue) {
       if (request != nullptr) --request->buckets_to_enqueue;
     }
   }
-  --batches_[bucket.batch - batch_];
+  if (queue != Queue::kLow) --batches_[bucket.batch - batch_];
   if (!aborted_ && bucket.operation.compressed()) compression_.Ended(set_);
   bucket.done_at = trace::Record(trace::Event::kBucketDone, bucket.first_id,
                                  static_cast<uint64_t>(set_), bucket.bytes());

@@ -21,6 +21,10 @@ namespace {
 // Rank 0 hears each rank's data by itself, where the tree of leaders says the rest in one voice.
 constexpr int kInlineRanksMax = 256;
 
+// What is of low priority takes a step after so long even though others move: some rank may wait
+// for it, and takes another one that is silent for lost.
+constexpr Nanos kLowWaitsFor = 10 * kMillisecond;
+
 Shape NoRows(const Shape& row) {
   std::vector<int64_t> dims = {0};
   dims.insert(dims.end(), row.dims().begin(), row.dims().end());
@@ -62,25 +66,41 @@ absl::Status Lanes::Open(SetId set) {
   RUEDA_LOG(Info) << "process set " << set << " is served by " << selection.backend->name() << ":\n"
                   << selection.Table();
   RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
-                         selection.backend->Connect(members));
-  const int count = static_cast<int>(members.ranks.size());
-  communicator = std::make_unique<AdasumCommunicator>(std::move(communicator), count, members.self);
-  std::function<absl::StatusOr<Levels>()> levels;
-  if (!members.one_host) {
-    levels = [backend = selection.backend, members]() -> absl::StatusOr<Levels> {
-      absl::StatusOr<Levels> found = backend->ConnectLevels(members);
-      // Gloo alone has none.
-      return absl::IsFailedPrecondition(found.status()) ? Levels() : std::move(found);
-    };
-  }
-  communicator = std::make_unique<CompressedCommunicator>(std::move(communicator), count,
-                                                          members.self, std::move(levels));
+                         ConnectOnCpu(selection.backend, members));
   lanes_[set] = std::make_unique<Lane>(set, SplitByHost(members), members.self, *args_.config,
                                        selection.backend, std::move(communicator), &compression_);
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::unique_ptr<Communicator>> Lanes::ConnectOnCpu(Backend* backend,
+                                                                  const Members& members) {
+  RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, backend->Connect(members));
+  const int count = static_cast<int>(members.ranks.size());
+  communicator = std::make_unique<AdasumCommunicator>(std::move(communicator), count, members.self);
+  std::function<absl::StatusOr<Levels>()> levels;
+  if (!members.one_host) {
+    levels = [backend, members]() -> absl::StatusOr<Levels> {
+      absl::StatusOr<Levels> found = backend->ConnectLevels(members);
+      // Gloo alone has none.
+      return absl::IsFailedPrecondition(found.status()) ? Levels() : std::move(found);
+    };
+  }
+  return std::make_unique<CompressedCommunicator>(std::move(communicator), count, members.self,
+                                                  std::move(levels));
+}
+
+absl::Status Lanes::OpenOfLowPriority(Lane& lane) {
+  Members members = MembersOf(lane.set());
+  members.low_priority = true;
+  Backend& backend = lane.backend(Queue::kCpu);
+  RUEDA_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
+                         ConnectOnCpu(&backend, members));
+  lane.Open(Queue::kLow, &backend, std::move(communicator));
+  return absl::OkStatus();
+}
+
 absl::Status Lanes::OpenQueue(Lane& lane, Queue queue, Communicator* parent) {
+  if (queue == Queue::kLow) return OpenOfLowPriority(lane);
   RUEDA_ASSIGN_OR_RETURN(
       std::unique_ptr<Communicator> communicator,
       on_device_->ConnectOn(MembersOf(lane.set()), queue == Queue::kUrgent, parent));
@@ -148,16 +168,16 @@ absl::Status Lanes::Launch(const rueda::Launch& launch, absl::Span<Request* cons
   const TensorSpec& first_spec =
       first.token == kNoToken ? *first.spec : *requests[first.token]->spec;
   const Queue queue = QueueOf(first_spec.signature);  // of all of the batch
-  // Tensors on a device have a communicator when the first of them comes: the same operation on all
-  // members.
+  // There is a communicator when the first comes that needs it: the same operation on all members.
   if (!lane.has(queue)) {
     if (const absl::Status status = OpenQueue(lane, queue, nullptr); !status.ok()) {
-      return StatusAt(absl::StrCat("can't take part in ", SpecLabel(first_spec), " on CUDA"),
+      return StatusAt(absl::StrCat("can't take part in ", SpecLabel(first_spec),
+                                   IsOnDevice(queue) ? " on CUDA" : " at low priority"),
                       status);
     }
   }
   batch.data = launch.data;
-  if (first_spec.signature.kind == OpKind::kBarrier && queue == Queue::kCpu && PlanBrings(lane)) {
+  if (first_spec.signature.kind == OpKind::kBarrier && !IsOnDevice(queue) && PlanBrings(lane)) {
     // That it is ordered says that all have come.
     batch.data = std::make_shared<const std::vector<std::string>>();
   }
@@ -195,6 +215,10 @@ absl::Status Lanes::Launch(const rueda::Launch& launch, absl::Span<Request* cons
     ++busy_;
     args_.activity->store(buckets.front().first_id, std::memory_order_relaxed);
   }
+  if (queue == Queue::kLow) {
+    if (low_buckets_ == 0) low_at_ = now;
+    low_buckets_ += static_cast<int>(buckets.size());
+  }
   for (LaneBucket& bucket : buckets) bucket.operation.timed = args_.timeline->on();
   lane.Add(queue, std::move(buckets));
   CountBatches(lane);
@@ -221,7 +245,7 @@ void Lanes::TellOfExactAverages(const LaneBuckets& buckets) {
 
 // Memory for a result of unknown size.
 absl::StatusOr<std::shared_ptr<void>> Lanes::Allocate(Queue queue, size_t bytes) const {
-  if (queue != Queue::kCpu) return on_device_->device().Allocate(std::max<size_t>(bytes, 1));
+  if (IsOnDevice(queue)) return on_device_->device().Allocate(std::max<size_t>(bytes, 1));
   std::shared_ptr<void> memory(malloc(std::max<size_t>(bytes, 1)), &free);
   if (memory != nullptr) return memory;
   return absl::ResourceExhaustedError(absl::StrCat("no memory for ", bytes, " bytes"));
@@ -234,9 +258,21 @@ void Lanes::CountBatches(Lane& lane) {
 }
 
 absl::StatusOr<bool> Lanes::Advance(absl::FunctionRef<bool()> goes_on) {
+  RUEDA_ASSIGN_OR_RETURN(const bool moved,
+                         AdvanceQueues({Queue::kCpu, Queue::kDevice, Queue::kUrgent}, goes_on));
+  if (low_buckets_ == 0 || !goes_on()) return moved;
+  const Nanos now = MonotonicNow();
+  if (moved && now - low_at_ < kLowWaitsFor) return true;
+  low_at_ = now;
+  RUEDA_ASSIGN_OR_RETURN(const bool low_moved, AdvanceQueues({Queue::kLow}, goes_on));
+  return moved || low_moved;
+}
+
+absl::StatusOr<bool> Lanes::AdvanceQueues(absl::Span<const Queue> queues,
+                                          absl::FunctionRef<bool()> goes_on) {
   bool moved = false;
   for (size_t i = 0; i < lanes_.size(); ++i) {
-    for (const Queue queue : kQueues) {
+    for (const Queue queue : queues) {
       if (aborted_) return moved;
       if (lanes_[i] == nullptr || !lanes_[i]->busy(queue)) continue;
       RUEDA_ASSIGN_OR_RETURN(const bool one_moved, AdvanceQueue(*lanes_[i], queue));
@@ -249,7 +285,7 @@ absl::StatusOr<bool> Lanes::Advance(absl::FunctionRef<bool()> goes_on) {
 
 absl::StatusOr<bool> Lanes::AdvanceQueue(Lane& lane, Queue queue) {
   bool moved = false;
-  if (queue != Queue::kCpu) {
+  if (IsOnDevice(queue)) {
     enqueued_.clear();
     lane.TakeEnqueued(queue, &enqueued_);
     for (Request* request : enqueued_) args_.listener->OnEnqueued(request);
@@ -263,6 +299,7 @@ absl::StatusOr<bool> Lanes::AdvanceQueue(Lane& lane, Queue queue) {
 void Lanes::OnBucketDone(Lane& lane, Queue queue) {
   const LaneBuckets popped = lane.Pop(queue);
   const LaneBucket& bucket = popped.front();
+  if (queue == Queue::kLow) --low_buckets_;
   if (lane.busy()) {
     const Queue other = *std::find_if(std::begin(kQueues), std::end(kQueues),
                                       [&](Queue candidate) { return lane.busy(candidate); });

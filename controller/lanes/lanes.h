@@ -73,8 +73,9 @@ class Lanes {
 
   // Whether any has something to do.
   bool busy() const { return busy_ > 0; }
-  // Each busy lane takes a step, and tells the listener; until goes_on() is false. Returns whether
-  // anything moved; UNAVAILABLE: a connection broke, which may be anybody's.
+  // Each busy lane takes a step, and tells the listener; until goes_on() is false. What is of low
+  // priority, if nothing else has moved or it has waited for 10 ms. Returns whether anything moved;
+  // UNAVAILABLE: a connection broke, which may be anybody's.
   absl::StatusOr<bool> Advance(absl::FunctionRef<bool()> goes_on);
 
   // A barrier of each lane's members behind everything else, so that nobody closes while others
@@ -100,10 +101,15 @@ class Lanes {
 
  private:
   Members MembersOf(SetId set) const;
+  absl::StatusOr<std::unique_ptr<Communicator>> ConnectOnCpu(Backend* backend,
+                                                             const Members& members);
   bool NeighbourIsThrough(SetId set) const;
   bool PlanBrings(const Lane& lane) const;
   absl::Status OpenQueue(Lane& lane, Queue queue, Communicator* parent);
+  absl::Status OpenOfLowPriority(Lane& lane);
   absl::StatusOr<std::shared_ptr<void>> Allocate(Queue queue, size_t bytes) const;
+  absl::StatusOr<bool> AdvanceQueues(absl::Span<const Queue> queues,
+                                     absl::FunctionRef<bool()> goes_on);
   absl::StatusOr<bool> AdvanceQueue(Lane& lane, Queue queue);
   void TellOfExactAverages(const LaneBuckets& buckets);
   void OnBucketDone(Lane& lane, Queue queue);
@@ -114,6 +120,8 @@ class Lanes {
   CompressionStates compression_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // by set; null where this rank is no member
   int busy_ = 0;
+  int low_buckets_ = 0;  // of low priority
+  Nanos low_at_ = 0;     // when these took their last step
   bool aborted_ = false;
   bool told_of_exact_averages_ = false;
   std::vector<Request*> enqueued_;  // scratch

@@ -124,8 +124,10 @@ void Tracks::TellBucket(const Lane& lane, Queue queue, const LaneBucket& bucket)
   const uint32_t track = kFirstLaneTrack + static_cast<uint32_t>(number_of_queue);
   if (number_of_queue >= queues_named_.size()) queues_named_.resize(number_of_queue + 1);
   if (!queues_named_[number_of_queue]) {
-    queues_named_[number_of_queue] =
-        timeline_->Name(What::kLane, track, std::string(lane.backend(queue).name()), file_);
+    const bool is_low = queue == Queue::kLow;
+    queues_named_[number_of_queue] = timeline_->Name(
+        What::kLane, track,
+        absl::StrCat(lane.backend(queue).name(), is_low ? ", low priority" : ""), file_);
   }
   const PhaseTimes times = lane.phase_times(queue, bucket);
   const char* const word = WordOf(bucket.operation.kind);

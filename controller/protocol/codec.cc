@@ -39,13 +39,14 @@ void EncodeSpec(const TensorSpec& spec, wire::Spec* out) {
   out->set_set(spec.set);
   out->set_name(spec.name);
   wire::Signature* signature = out->mutable_signature();
-  const auto& [kind, reduce_op, root, peer, device, urgent, compression] = spec.signature.traits();
+  const auto& [kind, reduce_op, root, peer, device, priority, compression] =
+      spec.signature.traits();
   signature->set_kind(static_cast<uint32_t>(kind));
   signature->set_reduce_op(static_cast<uint32_t>(reduce_op));
   signature->set_root(root);
   signature->set_peer(peer);
   signature->set_device(static_cast<uint32_t>(device));
-  signature->set_urgent(urgent);
+  signature->set_priority(static_cast<uint32_t>(priority));
   signature->set_compressor(static_cast<uint32_t>(compression.compressor));
   signature->set_compression_parameter(compression.parameter);
   signature->set_compression_feedback(compression.feedback);
@@ -66,11 +67,13 @@ absl::Status CheckSignature(const Signature& signature) {
   if ((signature.peer >= 0) != (signature.kind == OpKind::kSendRecv)) return Bad("receiver");
   if (signature.peer >= 0 && signature.peer == signature.root) return Bad("receiver");
   if (signature.ranks.empty() == traits.has_ranks) return Bad("list of ranks");
-  if (signature.device != DeviceType::kCpu && !traits.tensors() &&
-      signature.kind != OpKind::kBarrier) {
-    return Bad("device");
+  const bool moves = traits.tensors() || signature.kind == OpKind::kBarrier;
+  if (signature.device != DeviceType::kCpu && !moves) return Bad("device");
+  const Priority allowed =
+      signature.device == DeviceType::kCpu ? Priority::kLow : Priority::kUrgent;
+  if (signature.priority != Priority::kNormal && !(moves && signature.priority == allowed)) {
+    return Bad("priority");
   }
-  if (signature.urgent && signature.device == DeviceType::kCpu) return Bad("priority");
   const size_t parts = signature.parts.size();
   if ((parts > 0) != traits.tensors()) return Bad("number of tensors");
   if (parts > 1 && !traits.groups) return Bad("a group of this kind");
@@ -94,6 +97,7 @@ absl::StatusOr<SpecPtr> DecodeSpec(const wire::Spec& in) {
   if (from.root() < -1 || from.root() >= kRanksMax) return Bad("root");
   if (from.peer() < -1 || from.peer() >= kRanksMax) return Bad("receiver");
   if (from.device() >= kDeviceTypeCount) return Bad("device");
+  if (from.priority() >= kPriorityCount) return Bad("priority");
   if (from.compressor() >= kCompressorCount) return Bad("compressor");
   if (from.parts_size() > kGroupTensorsMax) return Bad("too many tensors in a group");
   if (from.part_names_size() > kGroupTensorsMax) return Bad("names of a group");
@@ -103,7 +107,7 @@ absl::StatusOr<SpecPtr> DecodeSpec(const wire::Spec& in) {
   signature.root = from.root();
   signature.peer = from.peer();
   signature.device = static_cast<DeviceType>(from.device());
-  signature.urgent = from.urgent();
+  signature.priority = static_cast<Priority>(from.priority());
   signature.compression = {static_cast<Compressor>(from.compressor()), from.compression_parameter(),
                            from.compression_feedback()};
   if (!IsValid(signature.compression)) return Bad("compressor");

@@ -151,7 +151,7 @@ void Engine::Begin(Request* request) {
   if (request->token >= in_flight_.size()) in_flight_.resize(request->token + 1);
   in_flight_[request->token] = request;
   Moved();
-  if (Lane* lane = lanes_->Find(request->spec->set)) lane->Began();
+  if (Lane* lane = lanes_->Find(request->spec->set)) lane->Began(*request);
 }
 
 // Queues what this rank must say of the batches that it has completed.

@@ -31,7 +31,8 @@ std::string OperationTraits::ToString() const {
   if (reduce_op != ReduceOp::kNone) absl::StrAppend(&text, "(", ReduceOpName(reduce_op), ")");
   if (!compression.none()) absl::StrAppend(&text, " ", compression.ToString());
   if (device != DeviceType::kCpu) absl::StrAppend(&text, " on ", DeviceTypeName(device));
-  if (urgent) absl::StrAppend(&text, ", urgent");
+  if (priority == Priority::kUrgent) absl::StrAppend(&text, ", urgent");
+  if (priority == Priority::kLow) absl::StrAppend(&text, ", low priority");
   if (peer >= 0) {
     absl::StrAppend(&text, "(from ", root, " to ", peer, ")");
   } else if (root >= 0) {
@@ -41,13 +42,13 @@ std::string OperationTraits::ToString() const {
 }
 
 absl::string_view OperationTraits::Difference(const OperationTraits& a, const OperationTraits& b) {
-  const auto& [kind, reduce_op, root, peer, device, urgent, compression] = a;
+  const auto& [kind, reduce_op, root, peer, device, priority, compression] = a;
   if (kind != b.kind) return "kind of operation";
   if (reduce_op != b.reduce_op) return "reduce operation";
   if (root != b.root) return "root";
   if (peer != b.peer) return "receiver";
   if (device != b.device) return "device";
-  if (urgent != b.urgent) return "priority";
+  if (priority != b.priority) return "priority";
   if (compression != b.compression) return "compressor";
   return "";
 }

@@ -119,6 +119,14 @@ struct Compression {
 enum class DeviceType : uint8_t { kCpu = 0, kCuda = 1 };
 inline constexpr int kDeviceTypeCount = 2;
 
+// Which operations move first. The numbers go over the wire and never change.
+enum class Priority : uint8_t {
+  kNormal = 0,
+  kUrgent = 1,  // on a device: it has a way of its own, beside the others'
+  kLow = 2,     // on the CPU: it has a way of its own, and moves while the others can't
+};
+inline constexpr int kPriorityCount = 3;
+
 absl::string_view OpKindName(OpKind kind);            // "allreduce"
 absl::string_view ReduceOpName(ReduceOp op);          // "sum"
 absl::string_view DeviceTypeName(DeviceType device);  // "CUDA"
@@ -135,7 +143,7 @@ struct OperationTraits {
   Rank root = -1;  // send/recv: who sends
   Rank peer = -1;  // send/recv: who receives
   DeviceType device = DeviceType::kCpu;
-  bool urgent = false;  // on a device: it has a way of its own, beside the others'
+  Priority priority = Priority::kNormal;
   Compression compression;
 
   const OperationTraits& traits() const { return *this; }
@@ -153,8 +161,8 @@ struct OperationTraits {
   friend bool operator==(const OperationTraits&, const OperationTraits&) = default;
   template <typename H>
   friend H AbslHashValue(H h, const OperationTraits& traits) {
-    const auto& [k, op, r, p, d, u, c] = traits;  // all there are
-    return H::combine(std::move(h), k, op, r, p, d, u, c);
+    const auto& [k, op, r, p, d, first, c] = traits;  // all there are
+    return H::combine(std::move(h), k, op, r, p, d, first, c);
   }
 
  private:

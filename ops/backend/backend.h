@@ -17,11 +17,12 @@ class DeviceBackend;  // ops/backend/device.h
 // The ranks that a communicator is made for.
 struct Members {
   SetId set = kWorldSet;
-  uint32_t generation = 0;  // how many process sets had this id before
-  std::vector<Rank> ranks;  // world ranks, ascending
-  int self = 0;             // this rank's index among them
-  bool one_host = true;     // whether all of them share this rank's host
-  std::vector<int> hosts;   // by member: a number of its host; empty: nobody has looked
+  uint32_t generation = 0;    // how many process sets had this id before
+  bool low_priority = false;  // its second communicator, for operations of low priority
+  std::vector<Rank> ranks;    // world ranks, ascending
+  int self = 0;               // this rank's index among them
+  bool one_host = true;       // whether all of them share this rank's host
+  std::vector<int> hosts;     // by member: a number of its host; empty: nobody has looked
 };
 
 // Where what is counted of a process set in shared memory begins: beyond where that of any earlier

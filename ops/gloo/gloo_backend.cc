@@ -36,7 +36,7 @@ absl::StatusOr<ModuleArgs> GlooBackend::ArgsFor(const Members& members,
   args.members = static_cast<int>(members.ranks.size());
   args.self = members.self;
   args.prefix = absl::StrCat(word, "/", JobKey(options_.job, options_.membership), "/", members.set,
-                             ".", members.generation);
+                             ".", members.generation, members.low_priority ? "/low" : "");
   args.network_interface = interface.name;
   args.timeout = options_.timeout;
   args.silence_limit = options_.silence_limit;

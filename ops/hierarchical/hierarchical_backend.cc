@@ -117,7 +117,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> HierarchicalBackend::Connect(const
   std::vector<Rank> neighbours;
   for (const int member : split.own()) neighbours.push_back(members.ranks[member]);
   LocalRingArgs ring_args;
-  RUEDA_ASSIGN_OR_RETURN(ring_args.members, local_->MembersOf(members.set, neighbours));
+  RUEDA_ASSIGN_OR_RETURN(ring_args.members, local_->MembersOf(members, neighbours));
   ring_args.self = split.local;
   ring_args.neighbours = local_->neighbours();
   ring_args.arena = local_->own_arena();

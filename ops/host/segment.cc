@@ -11,7 +11,9 @@
 namespace rueda {
 namespace {
 
-// Of one process set's areas, which are mapped by themselves, so they begin at a page.
+constexpr size_t kAreasPerSet = 2;  // for all ranks each: the second for low priority
+
+// Of one communicator's areas, which are mapped by themselves, so they begin at a page.
 size_t AreasBytes(int ranks) {
   return RoundUp(static_cast<size_t>(ranks) * sizeof(Area), kPageBytesMax);
 }
@@ -21,7 +23,8 @@ size_t AreasBytes(int ranks) {
 size_t Segment::MappedBytesFor(int ranks, size_t log_bytes, int sets) {
   const size_t n = static_cast<size_t>(ranks);
   return RoundUp(sizeof(Head), kPageBytesMax) + RoundUp(n * sizeof(RankPage), kPageBytesMax) +
-         RoundUp(log_bytes, kPageBytesMax) + static_cast<size_t>(sets) * AreasBytes(ranks);
+         RoundUp(log_bytes, kPageBytesMax) +
+         static_cast<size_t>(sets) * kAreasPerSet * AreasBytes(ranks);
 }
 
 size_t Segment::BytesFor(int ranks, size_t log_bytes) {
@@ -39,12 +42,14 @@ Segment::Segment(std::shared_ptr<SharedMemory> memory, int ranks, size_t log_byt
   head_bytes_ = MappedBytesFor(ranks, log_bytes, 0);
 }
 
-absl::StatusOr<Area*> Segment::Areas(SetId set) const {
+absl::StatusOr<Area*> Segment::Areas(SetId set, bool low_priority) const {
   const size_t bytes = AreasBytes(ranks_);
-  const size_t offset = head_bytes_ + static_cast<size_t>(set) * bytes;
+  const size_t index = static_cast<size_t>(set) * kAreasPerSet + (low_priority ? 1 : 0);
+  const size_t offset = head_bytes_ + index * bytes;
   if (offset + bytes > memory_->bytes()) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "the shared memory of this host has room for ", (memory_->bytes() - head_bytes_) / bytes,
+        "the shared memory of this host has room for ",
+        (memory_->bytes() - head_bytes_) / bytes / kAreasPerSet,
         " process sets, as the limit on the size of a file (RLIMIT_FSIZE, ulimit -f) was small "
         "where it was made: raise it (ulimit -f unlimited)"));
   }

@@ -4,7 +4,8 @@
 //   head       what it was made for; the membership's first failure, if any, which is written once
 //   pages      one a rank: whether it sleeps, what it is doing, whether it has left
 //   log        the announcement log (controller/bus/host_log.h lays it out)
-//   areas      one a rank and process set: arrivals, descriptors, slots, blocks of the algorithms
+//   areas      two a rank and process set, the second for what is of low priority: arrivals,
+//              descriptors, slots, blocks of the algorithms
 //
 // Sparse: what nobody touches takes no memory. The areas of a process set take address space once
 // the set is used.
@@ -49,7 +50,7 @@ struct Descriptor {
   uint64_t output_offset;
 };
 
-// One rank's part of the algorithms' memory for one process set.
+// One rank's part of the algorithms' memory for one communicator.
 struct alignas(4096) Area {
   // How often this rank has arrived. Grows by one an operation; an early arrival may be taken back
   // once (adr/0018). A rank arrives at k + 1 only after its last read of what belongs to k, so
@@ -94,7 +95,7 @@ class Segment {
   char* log() const { return log_; }
   // Of a process set, by local index. RESOURCE_EXHAUSTED: a limit on address space or files
   // leaves no room for them.
-  absl::StatusOr<Area*> Areas(SetId set) const;
+  absl::StatusOr<Area*> Areas(SetId set, bool low_priority = false) const;
   int ranks() const { return ranks_; }
 
   // Whether the membership has failed. One load; called in every wait.

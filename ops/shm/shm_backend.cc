@@ -78,9 +78,9 @@ absl::Status ShmBackend::Viable(const Members& members) const {
   return absl::FailedPreconditionError("the ranks are on several hosts");
 }
 
-absl::StatusOr<std::vector<ShmMember>> ShmBackend::MembersOf(SetId set,
+absl::StatusOr<std::vector<ShmMember>> ShmBackend::MembersOf(const Members& members,
                                                              absl::Span<const Rank> ranks) const {
-  RUEDA_ASSIGN_OR_RETURN(Area* const areas, segment_->Areas(set));
+  RUEDA_ASSIGN_OR_RETURN(Area* const areas, segment_->Areas(members.set, members.low_priority));
   std::vector<ShmMember> shm_members;
   for (const Rank rank : ranks) {
     const auto it = std::lower_bound(ranks_.begin(), ranks_.end(), rank);
@@ -94,7 +94,7 @@ absl::StatusOr<std::vector<ShmMember>> ShmBackend::MembersOf(SetId set,
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> ShmBackend::Connect(const Members& members) {
-  RUEDA_ASSIGN_OR_RETURN(std::vector<ShmMember> shm_members, MembersOf(members.set, members.ranks));
+  RUEDA_ASSIGN_OR_RETURN(std::vector<ShmMember> shm_members, MembersOf(members, members.ranks));
   return std::make_unique<ShmCommunicator>(std::move(shm_members), members, neighbours_,
                                            own_arena_);
 }

@@ -25,9 +25,10 @@ class ShmBackend : public Backend {
   absl::Status Viable(const Members& members) const override;
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Members& members) override;
 
-  // For who shares memory in some other way: what `ranks`, all of this host, have for a process
-  // set.
-  absl::StatusOr<std::vector<ShmMember>> MembersOf(SetId set, absl::Span<const Rank> ranks) const;
+  // For who shares memory in some other way: what `ranks`, those of `members` that are on this
+  // host, have for a communicator.
+  absl::StatusOr<std::vector<ShmMember>> MembersOf(const Members& members,
+                                                   absl::Span<const Rank> ranks) const;
   const Neighbours* neighbours() const { return neighbours_; }
   const std::shared_ptr<Arena>& own_arena() const { return own_arena_; }
 

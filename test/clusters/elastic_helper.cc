@@ -48,6 +48,8 @@ struct Options {
   size_t ballast = 0;  // memory of the process in slot 3, in MiB
   std::string until;   // it ends at the commit after there is such a file
   std::string own;
+  size_t elements = 10'007;  // of what ranks have alone
+  bool says_commits = false;
 };
 
 Options ParseOptions(int argc, char** argv) {
@@ -59,6 +61,8 @@ Options ParseOptions(int argc, char** argv) {
                                     {"regroups", required_argument, nullptr, 'r'},
                                     {"until", required_argument, nullptr, 'u'},
                                     {"own", required_argument, nullptr, 'o'},
+                                    {"elements", required_argument, nullptr, 'e'},
+                                    {"say-commits", no_argument, nullptr, 'y'},
                                     {}};
   Options options;
   int choice;
@@ -71,6 +75,8 @@ Options ParseOptions(int argc, char** argv) {
     if (choice == 'r') options.regroups = std::atoi(optarg);
     if (choice == 'u') options.until = optarg;
     if (choice == 'o') options.own = optarg;
+    if (choice == 'y') options.says_commits = true;
+    if (choice == 'e') options.elements = std::strtoul(optarg, nullptr, 10);
     if (choice == '?') std::exit(2);
   }
   return options;
@@ -147,9 +153,8 @@ std::vector<float> Replay(
 
 // What one rank has alone.
 struct Alone {
-  explicit Alone(elastic::Redundancy redundancy)
-      : part(kElements, redundancy), steps(0, redundancy) {}
-  static constexpr size_t kElements = 10'007;
+  Alone(size_t elements, elastic::Redundancy redundancy)
+      : part(elements, redundancy), steps(0, redundancy) {}
   elastic::Sharded<int64_t> part;
   elastic::Own<int64_t> steps;
 
@@ -170,12 +175,13 @@ struct Alone {
     const int64_t elements = static_cast<int64_t>(part.local.size());
     const int64_t all = rueda::allreduce(steps.value, {.name = "own steps", .op = rueda::Sum});
     const int64_t whole = rueda::allreduce(elements, {.name = "own elements", .op = rueda::Sum});
-    if (!right || all != rank_steps || whole != static_cast<int64_t>(kElements)) {
+    right &= all == rank_steps && whole == static_cast<int64_t>(part.total());
+    if (!right) {
       Say("its own: elements %s, %lld steps of %lld, %lld elements\n", right ? "right" : "wrong",
           static_cast<long long>(all), static_cast<long long>(rank_steps),
           static_cast<long long>(whole));
     }
-    return right && all == rank_steps && whole == static_cast<int64_t>(kElements);
+    return right;
   }
 };
 
@@ -231,7 +237,8 @@ int Main(int argc, char** argv) {
   std::vector<float> weights(options.parameters), gradient;
   std::vector<int32_t> history;  // see Replay
   int step = 0;
-  Alone alone(options.own == "host" ? elastic::Redundancy::kHost : elastic::Redundancy::kRank);
+  Alone alone(options.elements,
+              options.own == "host" ? elastic::Redundancy::kHost : elastic::Redundancy::kRank);
   std::optional<elastic::State> made;
   if (options.own.empty()) {
     made.emplace(weights, history, step);
@@ -239,7 +246,7 @@ int Main(int argc, char** argv) {
     made.emplace(weights, history, step, alone.part, alone.steps);
   }
   elastic::State& state = *made;
-  int resets = 0;
+  int resets = 0, committed = 0;
   bool right = true;
   std::map<int, uint64_t> seen;  // by step: digests
   state.register_reset_callback([&] { ++resets; });
@@ -248,6 +255,7 @@ int Main(int argc, char** argv) {
     const std::vector<int32_t> places = Places();
     bool is_first = true;
     bool is_over = false;
+    if (step < committed) Say("went back from the commit of step %d to %d\n", committed, step);
     while (step < options.steps && !is_over) {
       Gradient(weights, step, rueda::rank(), rueda::size(), &gradient);
       rueda::allreduce_(gradient, {.name = "gradient", .op = rueda::Sum});
@@ -266,7 +274,9 @@ int Main(int argc, char** argv) {
         std::this_thread::sleep_for(std::chrono::milliseconds(options.pause_ms));
       }
       if (++step % options.commit != 0) continue;
+      committed = step;
       state.commit();
+      if (options.says_commits && info.rank == 0) Say("has committed step %d\n", step);
       const int own = options.until.empty() ? 0 : access(options.until.c_str(), F_OK) == 0;
       is_over = rueda::allreduce(own, {.name = "end", .op = rueda::Max}) != 0;
     }

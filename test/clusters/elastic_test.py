@@ -82,15 +82,15 @@ def saved(path):
 class Job:
     """ruedarun with the helper; its output goes to a file that may be read meanwhile."""
 
-    def __init__(self, test, *options, steps=100, pause=0, commit=5, own="", wrap=(), program=None):
+    def __init__(self, test, *options, steps=100, pause=0, commit=5, own="", words=(), wrap=(), program=None):
         self.folder = tempfile.mkdtemp()
         self.path = os.path.join(self.folder, "out")
         self.end = os.path.join(self.folder, "end")
-        words = program or [HELPER, "--steps", str(steps), "--pause", str(pause), "--commit", str(commit), "--until", self.end,
-                            *(["--own", own] if own else [])]
+        command = program or [HELPER, "--steps", str(steps), "--pause", str(pause), "--commit", str(commit), "--until", self.end,
+                              *(["--own", own] if own else []), *words]
         with open(self.path, "wb") as out:
             self.process = subprocess.Popen([*wrap, RUEDARUN, *map(str, options), "-x", f"RUEDA_RECORDER_DIR={self.folder}",
-                                             "--verbose", *words],
+                                             "--verbose", *command],
                                             stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
         test.addCleanup(self.process.wait)
         test.addCleanup(self.process.kill)
@@ -691,6 +691,26 @@ class Hosts(unittest.TestCase):
         job.await_membership(6, after=second)
         job.finish()
         job.expect_done(6)
+
+    def test_all_go_back_to_the_commit_that_had_arrived_when_a_host_is_lost(self):
+        """Over a slow network a commit is on its way almost always."""
+        self.hosts.limit("40mbit")
+        job = self.start("--min-np", 2, steps=100_000, pause=2, own="host", words=("--elements", "1000000", "--say-commits"))
+        number, pids = job.await_membership(6)
+        for _ in range(5):
+            commits = job.text().count("has committed")
+            while job.text().count("has committed") < commits + 2:
+                self.assertIsNone(job.process.poll(), job.text())
+                time.sleep(0.01)
+            lose(pids, (4, 5))
+            number, _ = job.await_membership(4, after=number)
+            number, pids = job.await_membership(6, after=number)
+            if "went back from the commit" in job.text():
+                break
+        self.hosts.limit("1gbit")
+        job.finish()
+        job.expect_done(6)
+        self.assertRegex(job.text(), "went back from the commit")
 
     def test_what_a_host_s_ranks_had_alone_outlives_all_of_them(self):
         """The others wait for the next rank there."""

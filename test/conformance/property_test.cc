@@ -1,7 +1,7 @@
 // Programs made up from a seed, against a model of one process: all kinds, dtypes and reduce
-// operations, named, unnamed and grouped, in process sets that come and go, with joins. All ranks
-// run the same program, but each submits its named operations in an order of its own and waits in
-// another. Values are small integers, so that every result is exact.
+// operations, named, unnamed and grouped, of any priority, in process sets that come and go, with
+// joins. All ranks run the same program, but each submits its named operations in an order of its
+// own and waits in another. Values are small integers, so that every result is exact.
 //
 // The seed is GoogleTest's (GTEST_RANDOM_SEED), which is 0 but in test/soak; SOAK_PROPERTY_ROUNDS
 // says how many programs are run.
@@ -96,6 +96,7 @@ class Program {
     task.rows = Pick(10) == 0 ? Pick(20'000) : Pick(40);
     task.row = Pick(4);
     task.seed = static_cast<uint32_t>(random_());
+    task.priority = Pick(3) - 1;
     task.name = Pick(3) == 0 ? "" : "t" + std::to_string(number);
     const bool groups = task.kind == RUEDA_ALLREDUCE || task.kind == RUEDA_ALLGATHER ||
                         task.kind == RUEDA_REDUCESCATTER;
@@ -151,6 +152,7 @@ class Program {
       PickReduction(&task);
       task.rows = Pick(Pick(3) == 0 ? 30'000 : 3'000);  // of shared memory: small and staged
       task.seed = static_cast<uint32_t>(random_());
+      task.priority = Pick(3) - 1;
       task.name = batch % 2 == 0 ? "" : "j" + std::to_string(batch);
       task.members = members;
       std::vector<int> live;

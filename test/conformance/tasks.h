@@ -72,6 +72,7 @@ struct Task {
   int parts = 1;  // more: a group
   int64_t prescale = 1;
   int64_t postscale = 1;
+  int priority = 0;
 
   bool reduces() const {
     return kind == RUEDA_ALLREDUCE || kind == RUEDA_REDUCE || kind == RUEDA_REDUCESCATTER;
@@ -337,6 +338,7 @@ class Running {
     rueda_operation operation = RUEDA_OPERATION_INIT;
     operation.kind = task_.kind == RUEDA_SEND && rank_ == task_.peer ? RUEDA_RECV : task_.kind;
     operation.process_set = task_.set;
+    operation.priority = task_.priority;
     names_.push_back(task_.name + (part > 0 ? "." + std::to_string(part) : ""));
     operation.name = task_.name.empty() ? nullptr : names_.back().c_str();
     if (task_.kind == RUEDA_BARRIER) return operation;

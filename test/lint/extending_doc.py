@@ -21,7 +21,7 @@ SAMPLES = {
         r"\bkProduct\b|\bRUEDA_PRODUCT\b|\bPRODUCT\b|\bProduct\b(?! of)|\"product\"|, product\b"
     ),
     "A new attribute of an operation": re.compile(r"\bprescale(_factor)?\b"),
-    "A new attribute that is the same in each call": re.compile(r"\burgent\b"),
+    "A new attribute that is the same in each call": re.compile(r"\burgent\b|\bPriority\b|\bpriority = \d"),
 }
 # PowerSGD has a step that is called so; the launcher explains another library's option.
 NOT_A_SAMPLE = re.compile(r"\bStep\b|num-nccl-streams")

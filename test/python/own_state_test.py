@@ -521,6 +521,40 @@ def test_nothing_is_lost_with_a_host(start):
     job.expect_equal_replicas(4)
 
 
+# The ranks of the second host are killed right after a commit. None of its memory is open
+# elsewhere, and what was on its way counts as not arrived, though it may have.
+LOST_ON_THE_WAY = """
+from rueda.core import _context, _own_state
+
+_context.neighbor_ranks = list
+
+
+def load(self, number):
+    if _context.membership() == 1:
+        assert self.is_on_its_way
+        self._sending = None
+    load_all(self, number)
+
+
+load_all = _own_state.OwnState.load
+_own_state.OwnState.load = load
+"""
+
+
+def test_all_go_back_to_the_commit_that_another_host_has(start):
+    program = LOST_ON_THE_WAY + PROGRAM.replace("sys.argv[2]", "'host'").replace(
+        "            state.commit()\n",
+        "            state.commit()\n"
+        "            if number == 1 and rueda.rank() >= 2 and state.step == 12:\n"
+        "                os.kill(os.getpid(), 9)\n",
+    )
+    job = start(program, "--min-np", 2, *TWO_HOSTS)
+    job.wait_for(r"\[\d+\] membership 2: rank \d of 2, pid \d+, step 8", 2)
+    wait_for_ranks(job, 4, 2)
+    job.end()
+    job.expect_equal_replicas(4)
+
+
 def test_a_host_that_is_left_hands_over(start, tmp_path):
     """Though its two ranks are each other's partners."""
     hosts = tmp_path / "hosts"

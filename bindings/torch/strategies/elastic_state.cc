@@ -9,6 +9,7 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -140,8 +141,7 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
     for (auto& group : optimizer.param_groups()) {
       for (const at::Tensor& parameter : group.params()) parameters_.push_back(parameter);
     }
-    Copy();
-    if (has_pieces_) Keep();
+    KeepAll(/*with_earlier=*/false);
   }
 
   Strategy& strategy() const {
@@ -151,20 +151,34 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
                 "function that elastic::run calls");
   }
 
-  void Save() {
-    BeforeChange();
+  void Gather(bool in_background) {
+    Base().Settle();
+    if (has_pieces_) Exchange(kStateName, in_background);
+  }
+
+  // As a State does.
+  void KeepAll(bool with_earlier) {
+    earlier_.reset();
+    if (with_earlier) earlier_.emplace(std::exchange(kept_, {}), kept());
     if (has_pieces_) Keep();
     Copy();
   }
 
-  void BeforeChange() {
-    Base().Settle();
-    if (has_pieces_) Exchange(kStateName);
+  bool GoBackToEarlier() {
+    if (!earlier_.has_value()) return false;
+    kept_ = std::move(earlier_->first);
+    if (has_pieces_) OwnState::GoBack(earlier_->second);
+    earlier_.reset();
+    goes_back_ = true;
+    return true;
   }
 
   // In the next membership: a strategy's memory may still be written to by ranks of this one, which
   // the launcher ends meanwhile.
-  void GoBack() { goes_back_ = true; }
+  void GoBack() {
+    goes_back_ = true;
+    TakeWhatHasArrived();
+  }
 
   void Reset() {
     if (std::exchange(goes_back_, false)) GoBackNow();
@@ -239,19 +253,19 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
   // Gradients are dropped: they were on their way when a rank was lost.
   void GoBackNow() {
     const at::NoGradGuard no_grad;
-    if (Sum() != sum_) rueda::detail::ThrowDamaged("the model or the optimizer");
+    if (SumOf(kept_) != kept_.sum) rueda::detail::ThrowDamaged("the model or the optimizer");
     End();
     const NamedTensors tensors = TensorsOf(model_.module());
     for (size_t i = 0; i < tensors.size(); ++i) {
-      if (!kept_[i].defined()) continue;
-      at::Tensor(tensors[i].second).copy_(kept_[i]);
+      if (!kept_.tensors[i].defined()) continue;
+      at::Tensor(tensors[i].second).copy_(kept_.tensors[i]);
       not_whole_.erase(tensors[i].second.unsafeGetTensorImpl());
     }
-    extras_ = kept_extras_;
-    SetOptions(optimizer_, kept_groups_);
+    extras_ = kept_.extras;
+    SetOptions(optimizer_, kept_.groups);
     for (size_t i = 0; i < parameters_.size(); ++i) {
       SetParameterState(optimizer_, parameters_[i],
-                        kept_states_.empty() ? ParameterState() : CopyOf(kept_states_[i]));
+                        kept_.states.empty() ? ParameterState() : CopyOf(kept_.states[i]));
     }
     if (has_pieces_) Restore();
   }
@@ -284,31 +298,39 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
   void Copy() {
     const at::NoGradGuard no_grad;
     const NamedTensors tensors = TensorsOf(model_.module());
-    kept_.resize(tensors.size());
+    kept_.tensors.resize(tensors.size());
     for (size_t i = 0; i < tensors.size(); ++i) {
       if (IsWhole(tensors[i].second)) {
-        CopyInto(tensors[i].second, &kept_[i]);
+        CopyInto(tensors[i].second, &kept_.tensors[i]);
       } else {
-        kept_[i].reset();
+        kept_.tensors[i].reset();
       }
     }
-    kept_groups_ = GetOptions(optimizer_);
-    kept_states_.clear();
+    kept_.groups = GetOptions(optimizer_);
+    kept_.states.clear();
     for (const at::Tensor& parameter : parameters_) {
       if (has_pieces_ && strategy_ != nullptr) break;
-      kept_states_.push_back(CopyOf(GetParameterState(optimizer_, parameter)));
+      kept_.states.push_back(CopyOf(GetParameterState(optimizer_, parameter)));
     }
-    if (strategy_ != nullptr) kept_extras_ = CopiesOf(Base().Extras());
-    sum_ = Sum();
+    if (strategy_ != nullptr) kept_.extras = CopiesOf(Base().Extras());
+    kept_.sum = SumOf(kept_);
   }
 
-  // Of all copies of tensors.
-  uint64_t Sum() const {
-    std::vector<at::Tensor> all = kept_;
-    for (const ParameterState& state : kept_states_) {
+  // What all ranks have alike, of one commit.
+  struct Copies {
+    std::vector<at::Tensor> tensors;  // of the model, in its order; undefined: it is not whole
+    std::vector<ParameterState> groups;
+    std::vector<ParameterState> states;  // by parameter; empty: they are in pieces
+    std::vector<at::Tensor> extras;
+    uint64_t sum = 0;
+  };
+  // Of all tensors.
+  static uint64_t SumOf(const Copies& copies) {
+    std::vector<at::Tensor> all = copies.tensors;
+    for (const ParameterState& state : copies.states) {
       for (const auto& [field, tensor] : state.tensors) all.push_back(tensor);
     }
-    all.insert(all.end(), kept_extras_.begin(), kept_extras_.end());
+    all.insert(all.end(), copies.extras.begin(), copies.extras.end());
     return elastic::State::FingerprintOf(all);
   }
 
@@ -336,13 +358,9 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
   std::vector<at::Tensor> parameters_;  // of the optimizer, in its order
   std::unique_ptr<Strategy> strategy_;
   std::set<const c10::TensorImpl*> not_whole_;  // parameters of which ranks have shares alone
-  // The last commit. By place among the model's tensors, undefined for those that are not whole;
-  std::vector<at::Tensor> kept_;
-  std::vector<ParameterState> kept_groups_;
-  std::vector<ParameterState> kept_states_;  // by parameter; empty: they are in pieces
-  std::vector<at::Tensor> kept_extras_;
-  uint64_t sum_ = 0;
-  std::vector<at::Tensor> extras_;  // for the next strategy
+  Copies kept_;                                 // of the last commit
+  std::optional<std::pair<Copies, uint64_t>> earlier_;  // of the one before, if it may be needed
+  std::vector<at::Tensor> extras_;                      // for the next strategy
   bool goes_back_ = false;
 };
 
@@ -380,8 +398,15 @@ Strategy& StrategyState::strategy() const {
 }
 
 void StrategyState::save() {
-  keeper_->Save();
-  values_.save();
+  keeper_->Gather(in_background());
+  values_.Gather(in_background());
+  const bool with_earlier = keeper_->is_on_its_way() || values_.is_on_its_way();
+  keeper_->KeepAll(with_earlier);
+  values_.KeepAll(with_earlier);
+}
+
+bool StrategyState::go_back() {
+  return keeper_->GoBackToEarlier() && values_.go_back();
 }
 
 void StrategyState::restore() {
@@ -399,7 +424,7 @@ void StrategyState::reset() {
 }
 
 void StrategyState::before_change() {
-  keeper_->BeforeChange();
+  keeper_->Gather(/*in_background=*/false);
   values_.before_change();
 }
 

@@ -115,7 +115,7 @@ TEST(Buckets, UnlikeTensorsNeverMeet) {
       changed([](Signature* s) { s->reduce_op = ReduceOp::kMax; }),
       changed([](Signature* s) { s->root = 1; }),
       changed([](Signature* s) { s->device = DeviceType::kCuda; }),
-      changed([](Signature* s) { s->urgent = true; }),
+      changed([](Signature* s) { s->priority = Priority::kLow; }),
       changed([](Signature* s) { s->compression.compressor = Compressor::kInt8; }),
       changed([](Signature* s) { s->parts[0].dtype = DType::kInt32; }),
   };

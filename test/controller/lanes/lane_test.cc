@@ -75,8 +75,9 @@ class LaneTest : public ::testing::Test {
     return raw;
   }
   // One operation that has begun.
-  Request* Begin(ReduceOp op = ReduceOp::kSum) {
+  Request* Begin(ReduceOp op = ReduceOp::kSum, Priority priority = Priority::kNormal) {
     Signature signature;
+    signature.priority = priority;
     signature.kind = OpKind::kAllreduce;
     signature.reduce_op = op;
     signature.parts.push_back({DType::kFloat32, {1}});
@@ -84,14 +85,14 @@ class LaneTest : public ::testing::Test {
     request.spec = MakeSpec(kWorldSet, "a", signature);
     request.parts.emplace_back();
     request.parts[0].shape = {1};
-    lane_->Began();
+    lane_->Began(request);
     return &request;
   }
   void Add(Request* request, PlannedData data = nullptr) {
     LaneBatch batch;
     batch.operations.push_back({request, TensorId{0}, request->spec.get(), request->parts, {}, {}});
     batch.data = std::move(data);
-    lane_->Add(Queue::kCpu, lane_->Plan(batch, set_, 1'024));
+    lane_->Add(QueueOf(request->spec->signature), lane_->Plan(batch, set_, 1'024));
   }
 
   Calls calls_;
@@ -111,6 +112,25 @@ TEST_F(LaneTest, ALoneOperationBeginsEarlyWhereThatIsPossible) {
   Add(request);
   EXPECT_EQ(*lane_->Advance(Queue::kCpu), Progress::kDone);
   EXPECT_THAT(calls_, ElementsAre("prepare", "start"));
+}
+
+TEST_F(LaneTest, WhatIsOfLowPriorityDoesNotKeepOthersFromBeginningEarly) {
+  Open<Early>();
+  Calls there;
+  lane_->Open(Queue::kLow, &backend_, std::make_unique<Plain>(&there));
+  Request* const behind = Begin(ReduceOp::kSum, Priority::kLow);
+  lane_->Prepare(*behind);
+  EXPECT_THAT(calls_, IsEmpty()) << "it does not begin early itself";
+  Add(behind);
+  Request* const request = Begin();
+  lane_->Prepare(*request);
+  EXPECT_EQ(*lane_->Advance(Queue::kLow), Progress::kDone);
+  lane_->Pop(Queue::kLow);
+  lane_->Ended(*behind);
+  Add(request);
+  EXPECT_EQ(*lane_->Advance(Queue::kCpu), Progress::kDone);
+  EXPECT_THAT(calls_, ElementsAre("prepare", "start"));
+  EXPECT_THAT(there, ElementsAre("start"));
 }
 
 TEST_F(LaneTest, WhatHasItsDataIsNotMoved) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -42,21 +43,23 @@ class LanesTest : public ::testing::Test, public Lanes::Listener {
   void OnLastBucketDone(Request* request, Nanos /*at*/) override { ended_.push_back(request); }
 
   // A sum of one rank, which is its input.
-  void LaunchSum(Token token) {
+  void LaunchSum(Token token, Priority priority = Priority::kNormal) {
     Signature signature;
+    signature.priority = priority;
     signature.kind = OpKind::kAllreduce;
     signature.reduce_op = ReduceOp::kSum;
     signature.parts.push_back({DType::kFloat32, {2}});
     Request& request = requests_[token];
     request.token = token;
     request.spec = MakeSpec(kWorldSet, "sum", signature);
+    request.parts.clear();
     request.parts.emplace_back();
     request.parts[0].input = input_;
     request.parts[0].output = output_;
     request.parts[0].dtype = DType::kFloat32;
     request.parts[0].shape = {2};
     in_flight_[token] = &request;
-    lanes_->Find(kWorldSet)->Began();
+    lanes_->Find(kWorldSet)->Began(request);
     rueda::Launch launch;
     launch.lane = kWorldSet;
     launch.number = token;
@@ -95,6 +98,26 @@ TEST_F(LanesTest, DoWhatIsLaunchedAndTellWhenItIsDone) {
   EXPECT_THAT(ended_, ElementsAre(&requests_[0]));
   EXPECT_EQ(activity_, kNoTensor);
   EXPECT_EQ(member_.completed_on(kWorldSet), 1u);
+}
+
+TEST_F(LanesTest, WhatIsOfLowPriorityMovesWhenNothingElseDoes) {
+  LaunchSum(0, Priority::kLow);
+  EXPECT_EQ(member_.completed_on(kWorldSet), 1u) << "it holds nobody up";
+  LaunchSum(1);
+  EXPECT_EQ(member_.completed_on(kWorldSet), 1u);
+  while (lanes_->busy()) EXPECT_TRUE(Advance());
+  EXPECT_THAT(ended_, ElementsAre(&requests_[1], &requests_[0]));
+  EXPECT_EQ(member_.completed_on(kWorldSet), 2u);
+}
+
+TEST_F(LanesTest, WhatIsOfLowPriorityMovesInTheEndThoughOthersAlwaysDo) {
+  LaunchSum(0, Priority::kLow);
+  const Nanos until = MonotonicNow() + 20 * kSecond;
+  while (std::find(ended_.begin(), ended_.end(), &requests_[0]) == ended_.end()) {
+    ASSERT_LT(MonotonicNow(), until);
+    LaunchSum(1);
+    EXPECT_TRUE(Advance());
+  }
 }
 
 TEST_F(LanesTest, NothingMovesAndNoTensorIsTouchedAfterAnAbort) {

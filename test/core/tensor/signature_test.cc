@@ -108,7 +108,7 @@ TEST(Signature, TheFirstDifferenceIsNamed) {
       {"root", [](Signature* s) { s->root = 0; }},
       {"receiver", [](Signature* s) { s->peer = 0; }},
       {"device", [](Signature* s) { s->device = DeviceType::kCuda; }},
-      {"priority", [](Signature* s) { s->urgent = true; }},
+      {"priority", [](Signature* s) { s->priority = Priority::kUrgent; }},
       {"compressor", [](Signature* s) { s->compression.compressor = Compressor::kInt8; }},
       {"number of tensors in the group", [](Signature* s) { s->parts.pop_back(); }},
       {"names of the tensors in the group", [](Signature* s) { s->part_names[1] += "!"; }},

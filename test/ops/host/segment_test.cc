@@ -62,6 +62,9 @@ TEST(Segment, MapsAreasOfTheSetsThatAreUsed) {
   Area* const areas = *segment->Areas(200);
   EXPECT_LT(mapped() - before, 100 * sizeof(Area));
   EXPECT_EQ(*segment->Areas(200), areas);
+  Area* const behind = *segment->Areas(200, /*low_priority=*/true);
+  EXPECT_TRUE(behind + 64 <= areas || areas + 64 <= behind)
+      << "a communicator has areas of its own";
   EXPECT_EQ(*(*Segment::Map(segment->memory(), 64, 64))->Areas(200), areas) << "one process";
 }
 
@@ -119,6 +122,7 @@ TEST(Segment, HasFewerProcessSetsUnderALimitOnFiles) {
   const std::unique_ptr<Segment> theirs = *Segment::Map((*ours)->memory(), 2, 64);
   for (const Segment* segment : {ours->get(), theirs.get()}) {
     EXPECT_TRUE(segment->Areas(2).ok());
+    EXPECT_TRUE(segment->Areas(2, /*low_priority=*/true).ok());
     const absl::Status status = segment->Areas(3).status();
     EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
     EXPECT_THAT(status.message(), ::testing::HasSubstr("room for 3 process sets"));

@@ -547,9 +547,12 @@ typedef struct rueda_operation {
   rueda_allocate_fn allocate; /**< for a result of unknown size without `output` */
   void* allocate_user;
   const rueda_exec* exec; /**< null: the device of the tensors; a barrier's: the CPU */
-  int32_t priority;       /**< above 0: urgent. On CUDA such operations have a stream of the highest
-                             priority and a communicator of their own, and need not wait for the
-                             others; the same on all ranks. On the CPU it changes nothing */
+  int32_t priority;       /**< the same sign on all ranks. Above 0: urgent. On CUDA such operations
+                             have a stream of the highest priority and a communicator of their own,
+                             and need not wait for the others; on the CPU it changes nothing. Below
+                             0: of low priority. On the CPU such operations move while all others of
+                             this rank wait, and no other waits for them; on CUDA it changes
+                             nothing */
   uint32_t flags;         /**< of RUEDA_OPERATION_WAIT_SOON and RUEDA_OPERATION_RELEASE */
   const char* compressor; /**< null: none; see below */
   const int64_t* splits;  /**< alltoall, scatter's root: rows for each rank of the process set; they

@@ -89,6 +89,9 @@ class StateBase {
   /// Goes back to what was kept last, or to what was there at construction. What it throws ends
   /// this rank, and others go on.
   virtual void restore() = 0;
+  /// Goes back to what was kept before that, where a lost host may take the last with it: that is
+  /// the last then. False: it is not kept any more.
+  virtual bool go_back() { return false; }
   /// Gives every rank the state of `source`. Collective.
   virtual void sync(int source) = 0;
   /// The last that all ranks do together before some leave. Collective.
@@ -125,6 +128,7 @@ class StateBase {
     try {
       sync(source);
     } catch (const detail::PartMissingError& error) {
+      if (AllGoBack(source)) return Follow();
       if (!AwaitOthers()) throw;
       throw Error(error.status(),
                   std::string(error.what()) +
@@ -134,7 +138,9 @@ class StateBase {
     }
     const std::string newest =
         broadcast_object(detail::ToBytes(commits_), source, {.name = "rueda.elastic.commits"});
+    in_background_ = false;
     save();
+    in_background_ = true;
     detail::FromBytes(newest, &commits_);  // only now it has what it says
   }
   /// For `run`.
@@ -143,11 +149,33 @@ class StateBase {
     for (const std::function<void()>& callback : callbacks_) callback();
   }
 
+ protected:
+  /// For save: whether what goes to another host may be on its way when it returns, see
+  /// OwnState::Exchange.
+  bool in_background() const { return in_background_; }
+
  private:
   static int CheckMembership() {
     int32_t change = 0;
     detail::Check(rueda_check_membership(detail::Current(), &change));
     return change;
+  }
+  // Whether the source still had what was kept before its last. All have that one then.
+  bool AllGoBack(int source) {
+    constexpr uint64_t kNone = UINT64_MAX;
+    const bool is_source = rueda::rank() == source;
+    uint64_t number = is_source && GoBack() ? commits_ : kNone;
+    const std::string told =
+        broadcast_object(detail::ToBytes(number), source, {.name = "rueda.elastic.goes_back"});
+    detail::FromBytes(told, &number);
+    if (number == kNone) return false;
+    if (commits_ > number) GoBack();
+    return true;
+  }
+  bool GoBack() {
+    if (!go_back()) return false;
+    --commits_;
+    return true;
   }
   // Until ranks come that may have what nobody has here: throws HostsUpdated. Returns when none is
   // to be waited for any more: whether any was.
@@ -167,6 +195,7 @@ class StateBase {
 
   std::vector<std::function<void()>> callbacks_;
   uint64_t commits_ = 0;
+  bool in_background_ = true;
 };
 
 /// Of variables: numbers and other trivially copyable values, vectors and strings of these, what
@@ -183,21 +212,28 @@ class State : public StateBase {
 
   /// Collective, if there is a Sharded or Own.
   void save() override {
-    before_change();
-    for (OwnState* const own : own_) own->Keep();
-    for (Value& value : values_) Keep(&value);
+    Gather(in_background());
+    KeepAll(is_on_its_way());
+  }
+  bool go_back() override {
+    if (!has_earlier_) return false;
+    has_earlier_ = false;
+    for (size_t i = 0; i < own_.size(); ++i) own_[i].value->GoBack(own_[i].earlier);
+    for (Value& value : values_) value.kept = std::exchange(value.earlier, {});
+    restore();
+    return true;
   }
   /// Throws RUEDA_DATA_LOSS if a copy is not as it was kept. Nothing has changed then.
   void restore() override {
     for (size_t i = 0; i < values_.size(); ++i) {
-      if (detail::FingerprintOf(values_[i].kept) == values_[i].sum) continue;
+      if (detail::FingerprintOf(values_[i].kept.bytes) == values_[i].kept.sum) continue;
       detail::ThrowDamaged("variable " + std::to_string(i));
     }
-    for (OwnState* const own : own_) own->Restore();
-    for (const Value& value : values_) value.set(value.kept);
+    for (const OwnValue& own : own_) own.value->Restore();
+    for (const Value& value : values_) value.set(value.kept.bytes);
   }
   void sync(int source) override {
-    for (size_t i = 0; i < own_.size(); ++i) own_[i]->Sync(source, NameOf("own", i));
+    for (size_t i = 0; i < own_.size(); ++i) own_[i].value->Sync(source, NameOf("own", i));
     for (size_t i = 0; i < values_.size(); ++i) {
       const bool is_source = rueda::rank() == source;
       values_[i].set(broadcast_object(is_source ? values_[i].get() : "", source,
@@ -205,17 +241,48 @@ class State : public StateBase {
     }
     CheckReplicas(source);
   }
-  void before_change() override {
-    for (size_t i = 0; i < own_.size(); ++i) own_[i]->Exchange(NameOf("own", i));
+  void before_change() override { Gather(/*in_background=*/false); }
+
+  /// For a state that has this one. The first half of save; collective.
+  void Gather(bool in_background) {
+    for (size_t i = 0; i < own_.size(); ++i) {
+      own_[i].value->Exchange(NameOf("own", i), in_background);
+    }
+  }
+  /// The second half. `with_earlier`: go_back works then.
+  void KeepAll(bool with_earlier) {
+    has_earlier_ = with_earlier;
+    for (OwnValue& own : own_) {
+      own.earlier = own.value->kept();
+      own.value->Keep();
+    }
+    for (Value& value : values_) {
+      value.earlier = {};
+      if (with_earlier) value.earlier = std::move(value.kept);
+      Keep(&value);
+    }
+  }
+  /// Between the two: see OwnState.
+  bool is_on_its_way() const {
+    return std::any_of(own_.begin(), own_.end(),
+                       [](const OwnValue& own) { return own.value->is_on_its_way(); });
   }
 
  private:
+  struct Copy {
+    std::string bytes;
+    uint64_t sum = 0;
+  };
   struct Value {
     std::function<std::string()> get;
     std::function<void(const std::string&)> set;
     bool compared;  // after a sync
-    std::string kept = {};
-    uint64_t sum = 0;
+    Copy kept = {};
+    Copy earlier = {};
+  };
+  struct OwnValue {
+    OwnState* value;
+    uint64_t earlier;  // what it had kept before
   };
 
   // Whether all have what the source has.
@@ -240,15 +307,15 @@ class State : public StateBase {
   }
 
   static void Keep(Value* value) {
-    value->kept = value->get();
-    value->sum = detail::FingerprintOf(value->kept);
+    value->kept.bytes = value->get();
+    value->kept.sum = detail::FingerprintOf(value->kept.bytes);
   }
 
   template <typename T>
   void Add(T& value) {
     if constexpr (std::is_base_of_v<OwnState, T>) {
       value.Keep();
-      own_.push_back(&value);
+      own_.push_back({&value, value.kept()});
     } else if constexpr (!detail::Kept<T>) {
       static_assert(detail::Kept<T>,
                     "elastic state is of values that are copied as bytes, of vectors and strings "
@@ -265,7 +332,8 @@ class State : public StateBase {
   }
 
   std::vector<Value> values_;
-  std::vector<OwnState*> own_;
+  std::vector<OwnValue> own_;
+  bool has_earlier_ = false;  // besides what is kept
 };
 
 /// Calls `train` until it returns: again when ranks were lost, with the state of the last commit,

@@ -82,7 +82,8 @@ def allreduce(
         postscale_factor: and the result.
         compression: makes sums and averages of floats smaller on their way: "fp16", "bf16", "fp8",
             "int8", "1bit", "topk:0.01", "powersgd:4", "auto" (see rueda.h).
-        priority: above 0: urgent; on CUDA such operations overtake others.
+        priority: above 0: urgent; on CUDA such operations overtake others. Below 0: low; on the CPU
+            such operations move while all others of this rank wait.
     """
     scale = (prescale_factor, postscale_factor)
     request = reduction(

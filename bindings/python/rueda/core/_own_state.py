@@ -3,13 +3,14 @@
 Each exchange gives the contents of all ranks a number, under which a rank keeps its own in memory
 that the other ranks of its host open, and the process that has started it. Where there is no such
 rank that stays, or where a whole host may be lost, a partner gets a copy. It ends where all wait
-for all: once any rank has come behind that, all have kept that number. So all can go back to what
-any of them may go back to: to the one before, until the next exchange is over. What all have
-dropped is written over by the next.
+for all: once any rank has come behind that, all have kept that number, and partners have the number
+before. So all can go back to what any of them may go back to: to the one before, until the next
+exchange is over. What all have dropped is written over by the next.
 """
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 import pickle
@@ -20,7 +21,9 @@ from typing import Any, NamedTuple
 
 from rueda import errors
 from rueda.core import _collectives, _context, _objects
+from rueda.core import _library as c
 from rueda.core._memory import Arena, Kept, Opened
+from rueda.core._operations import Handle, Operation, Output
 from rueda.core._sums import sums_of
 
 _Bytes = Any  # a one-dimensional array of uint8
@@ -31,12 +34,20 @@ class _Version(NamedTuple):
     rank: int  # this rank's of then; -1: it was none
     size: int
     parts: dict[int, _Bytes]  # by the rank whose they are
-    sums: dict[int, int]  # their checksums
+    sums: dict[int, int]  # by rank, checksums
     arena: Arena | None  # where this rank's own is
 
     def is_intact(self, rank: int) -> bool:
         """Whether this part is as it was kept."""
         return sums_of(self.parts[rank])[0] == self.sums[rank]
+
+
+class _Sending(NamedTuple):
+    """What is on its way to partners."""
+
+    number: int  # of the version
+    handle: Handle[_Bytes]
+    coming: list[tuple[int, int]]  # ranks whose parts this one gets, and how many bytes
 
 
 class _Brings(NamedTuple):
@@ -109,6 +120,7 @@ class OwnState:
         self._newest = 0
         self._kept_by_all = 0  # by each of them, as of the last exchange; or more
         self._spare: list[Arena] = []  # that no version has
+        self._sending: _Sending | None = None
 
     # ---- of those who derive from it ----
 
@@ -153,8 +165,11 @@ class OwnState:
 
     # ---- for elastic.State ----
 
-    def exchange(self, name: str) -> None:
+    def exchange(self, name: str, *, in_background: bool = False) -> None:
         """Collective: keeps the contents, where they outlive this rank.
+
+        Args:
+            in_background: what partners get is on its way then, until the next exchange begins.
 
         Raises:
             MemoryError: some rank has too little memory; what was kept before remains.
@@ -169,6 +184,7 @@ class OwnState:
         arena: Arena | None = None
         failure: Exception | None = None
         try:
+            self._await_partners()
             arena, part = self._shared(self._pack())
         except Exception as error:  # of the program's own objects, too
             failure = error
@@ -213,37 +229,69 @@ class OwnState:
             if error.status is not errors.Status.RESOURCE_EXHAUSTED:
                 raise
             why = str(error)
-        if any(partner is not None for partner in partner_of):
-            sent = part if partner_of[rank] is not None else part[:0]
-            splits = [sent.nbytes if r == partner_of[rank] else 0 for r in range(len(brings))]
-            received: _Bytes = _collectives.alltoall(sent, splits, f"{name}.parts")[0]
-            begin = 0
-            for other, each in enumerate(brings):
-                if partner_of[other] == rank:
-                    assert each.nbytes is not None
-                    parts[other] = received[begin : begin + each.nbytes]
-                    begin += each.nbytes
         self._versions[self._newest] = _Version(
             _context.membership(),
             rank,
             len(brings),
             parts,
-            {r: brings[r].checksum for r in parts},
+            dict(enumerate(each.checksum for each in brings)),
             arena,
         )
         self._spare.clear()
+        if any(partner is not None for partner in partner_of):
+            self._send(part, partner_of, brings, f"{name}.parts", -1 if in_background else 0)
+            if not in_background:
+                self._await_partners()
         if arena is not None:
             oldest, checksum = self._kept_by_all, brings[rank].checksum
             arena.keep(part.nbytes, name, self._newest, oldest, checksum)
         # Nobody comes behind this before all have come here.
         for other, said in enumerate(_objects.allgather_object(why, f"{name}.kept")):
             if said:
+                self._await_partners()
                 self._drop(self._newest)
                 raise MemoryError(
                     f"elastic state {name}: rank {other} can't open its neighbors' parts: {said}"
                 )
         self._current = self._newest
         self._kept_by_all = min(each.kept for each in brings)
+
+    def _send(
+        self,
+        part: _Bytes,
+        partner_of: Sequence[int | None],
+        brings: Sequence[_Brings],
+        name: str,
+        priority: int,
+    ) -> None:
+        rank = _context.rank()
+        sent = part if partner_of[rank] is not None else part[:0]
+        splits = [sent.nbytes if r == partner_of[rank] else 0 for r in range(len(brings))]
+        request = Operation(c.ALLTOALL, Output.TAKEN, name, splits=splits, priority=priority)
+        coming = [(r, each.nbytes or 0) for r, each in enumerate(brings) if partner_of[r] == rank]
+        self._sending = _Sending(self._newest, request.submit(sent), coming)
+
+    def _await_partners(self) -> None:
+        """Until what is on its way is there."""
+        sending, self._sending = self._sending, None
+        if sending is None:
+            return
+        try:
+            received = sending.handle.wait()
+        except errors.RuedaError as error:
+            if error.status is not errors.Status.RESOURCE_EXHAUSTED:
+                raise
+            raise MemoryError(f"for copies of others' parts: {error}") from error
+        begin = 0
+        for rank, nbytes in sending.coming:
+            self._versions[sending.number].parts[rank] = received[begin : begin + nbytes]
+            begin += nbytes
+
+    @property
+    def is_on_its_way(self) -> bool:
+        """Whether a lost host may take with it what was exchanged last, so that all go back to what
+        they had before. On all ranks alike after an exchange."""
+        return self._sending is not None
 
     def _drop(self, number: int) -> None:
         arena = self._versions.pop(number).arena
@@ -270,6 +318,8 @@ class OwnState:
     def load(self, number: int) -> None:
         """Goes back to what was kept."""
         self._check_process()
+        with contextlib.suppress(errors.AbortedError):
+            self._await_partners()
         version = self._versions[number]
         self._unpack(version.parts[version.rank], version.rank, version.size)
         self._current = number
@@ -394,6 +444,9 @@ class Sharded(OwnState):
     lost at once, the others wait for the next one there. If the host was lost, so are the parts of
     its ranks, and all ranks raise a LostStateError; with redundancy="host" that takes two hosts. A
     rank that is alone on its host sends its part to a rank of another.
+
+    What is sent to another host is on its way when a commit returns. If the host is lost first, all
+    go back to the commit before that one.
 
     The last commits are kept, and the next one needs room besides: three times the part's size.
     What is sent to another host is kept there for two commits.

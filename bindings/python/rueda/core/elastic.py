@@ -145,6 +145,11 @@ class State:
         ranks have changed."""
         return False
 
+    def _go_back(self) -> bool:
+        """Goes back to the commit before the last, which is the last one then. False: it is not
+        kept any more."""
+        return False
+
     def before_change(self) -> None:
         """Collective: the last that ranks do together of which some are about to leave."""
 
@@ -167,8 +172,13 @@ class Kind:
     #: Whether it must be synced when ranks only left.
     is_own = False
 
-    def gather(self, value: Any, name: str) -> None:
-        """Collective: what only this rank knows of it, others do then."""
+    def gather(self, value: Any, name: str, *, in_background: bool = False) -> None:
+        """Collective: what only this rank knows of it, others do then. `in_background`: another
+        host may come to know it later."""
+
+    def is_on_its_way(self, value: Any) -> bool:
+        """Whether another host has still to come to know it."""
+        return False
 
     def keep(self, value: Any) -> Any:
         """A copy, not collective, that later changes of the value don't change."""
@@ -193,8 +203,11 @@ class Kind:
 class _Own(Kind):
     is_own = True
 
-    def gather(self, value: Any, name: str) -> None:
-        value.exchange(name)
+    def gather(self, value: Any, name: str, *, in_background: bool = False) -> None:
+        value.exchange(name, in_background=in_background)
+
+    def is_on_its_way(self, value: Any) -> bool:
+        return bool(value.is_on_its_way)
 
     def keep(self, value: Any) -> Any:
         return value.keep()
@@ -272,6 +285,8 @@ class ObjectState(State):
             setattr(self, name, value)
         # Newcomers come here while others are far ahead: nothing collective.
         self._kept = self._copies()
+        # The one before, while a lost host may take the last one with it.
+        self._earlier: dict[str, _Kept] | None = None
 
     def _kind_of(self, value: Any) -> Kind | None:
         """None: it is an object, which is copied and pickled."""
@@ -295,16 +310,31 @@ class ObjectState(State):
 
     def before_change(self) -> None:
         """What only this rank knows, others do then."""
+        self._gather(in_background=False)
+
+    def _gather(self, in_background: bool) -> None:
         for name, value, kind in self._of_kinds():
-            kind.gather(value, f"rueda.elastic.{name}")
+            kind.gather(value, f"rueda.elastic.{name}", in_background=in_background)
 
     def _has_own(self) -> bool:
         return any(kind.is_own for _, _, kind in self._of_kinds())
 
     def save(self) -> None:
         """Keeps a copy of all attributes. Collective. If it fails, the copy before remains."""
-        self.before_change()
-        self._kept = self._copies()
+        self._gather(in_background=True)
+        self._earlier = None
+        kept = self._copies()
+        if any(kind.is_on_its_way(value) for _, value, kind in self._of_kinds()):
+            self._earlier = self._kept
+        self._kept = kept
+
+    def _go_back(self) -> bool:
+        if self._earlier is None:
+            return False
+        self._kept, self._earlier = self._earlier, None
+        self.restore()
+        self._commits -= 1
+        return True
 
     def restore(self) -> None:
         """Goes back to the copy of the last save(), or else to the values at construction.
@@ -338,7 +368,7 @@ class ObjectState(State):
         if plain:
             for name, value in self._bcast_object(plain).items():
                 setattr(self, name, value)
-        self._kept = self._copies()
+        self._kept, self._earlier = self._copies(), None
         self._check_replicas()
 
     def _check_replicas(self) -> None:
@@ -494,9 +524,20 @@ def _sync(state: State) -> None:
     try:
         state.sync()
     except PartMissingError as error:
+        if _all_go_back(state):
+            return _sync(state)
         text = f"{error}. {_NONE_CAME}" if _await_others() else str(error)
         raise errors.LostStateError(text, error.status) from None
     state._commits = broadcast_object(state._commits, "rueda.elastic.commits")
+
+
+def _all_go_back(state: State) -> bool:
+    """Whether the source still had the commit before its last. All have that one then."""
+    goes_back = _context.rank() == source() and state._go_back()
+    goes_back, commits = broadcast_object((goes_back, state._commits), "rueda.elastic.goes_back")
+    if goes_back and state._commits > commits:
+        state._go_back()
+    return bool(goes_back)
 
 
 def _await_others() -> bool:

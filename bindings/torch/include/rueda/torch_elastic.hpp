@@ -48,6 +48,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "rueda/elastic.hpp"
@@ -85,18 +86,28 @@ class State : public StateBase {
   }
 
   void save() override {
+    values_.Gather(in_background());
+    const bool with_earlier = values_.is_on_its_way();
+    earlier_ = {};
+    if (with_earlier) earlier_ = std::exchange(kept_, {});
+    values_.KeepAll(with_earlier);
     Keep();
-    values_.save();
+  }
+  bool go_back() override {
+    if (!values_.go_back()) return false;
+    kept_ = std::exchange(earlier_, {});
+    restore();
+    return true;
   }
 
   /// Gradients are dropped: they were on their way when a rank was lost.
   void restore() override {
     const c10::NoGradGuard guard;
-    if (Sum() != sum_) rueda::detail::ThrowDamaged("the model or the optimizer");
+    if (SumOf(kept_) != kept_.sum) rueda::detail::ThrowDamaged("the model or the optimizer");
     const std::vector<at::Tensor> tensors = Tensors();
-    for (size_t i = 0; i < tensors.size(); ++i) at::Tensor(tensors[i]).copy_(kept_[i]);
+    for (size_t i = 0; i < tensors.size(); ++i) at::Tensor(tensors[i]).copy_(kept_.tensors[i]);
     for (at::Tensor& parameter : module_.parameters()) parameter.mutable_grad().reset();
-    std::istringstream stream(kept_optimizer_);
+    std::istringstream stream(kept_.optimizer);
     torch::serialize::InputArchive archive;
     archive.load_from(stream);
     optimizer_.load(archive);
@@ -114,6 +125,12 @@ class State : public StateBase {
   void before_change() override { values_.before_change(); }
 
  private:
+  struct Copy {
+    std::vector<at::Tensor> tensors;
+    std::string optimizer;
+    uint64_t sum = 0;
+  };
+
   std::vector<at::Tensor> Tensors() const {
     std::vector<at::Tensor> tensors = module_.parameters();
     for (const at::Tensor& buffer : module_.buffers()) tensors.push_back(buffer);
@@ -123,24 +140,25 @@ class State : public StateBase {
   void Keep() {
     const c10::NoGradGuard guard;
     const std::vector<at::Tensor> tensors = Tensors();
-    kept_.resize(tensors.size());
+    kept_.tensors.resize(tensors.size());
     for (size_t i = 0; i < tensors.size(); ++i) {
-      if (kept_[i].defined() && kept_[i].sizes() == tensors[i].sizes()) {
-        kept_[i].copy_(tensors[i]);
+      at::Tensor& kept = kept_.tensors[i];
+      if (kept.defined() && kept.sizes() == tensors[i].sizes()) {
+        kept.copy_(tensors[i]);
       } else {
-        kept_[i] = tensors[i].detach().clone();
+        kept = tensors[i].detach().clone();
       }
     }
     torch::serialize::OutputArchive archive;
     optimizer_.save(archive);
     std::ostringstream stream;
     archive.save_to(stream);
-    kept_optimizer_ = stream.str();
-    sum_ = Sum();
+    kept_.optimizer = stream.str();
+    kept_.sum = SumOf(kept_);
   }
 
-  uint64_t Sum() const {
-    return FingerprintOf(kept_) ^ rueda::detail::FingerprintOf(kept_optimizer_);
+  static uint64_t SumOf(const Copy& copy) {
+    return FingerprintOf(copy.tensors) ^ rueda::detail::FingerprintOf(copy.optimizer);
   }
 
   friend StrategyKeeper;
@@ -150,9 +168,8 @@ class State : public StateBase {
   torch::nn::Module& module_;
   torch::optim::Optimizer& optimizer_;
   rueda::elastic::State values_;
-  std::vector<at::Tensor> kept_;
-  std::string kept_optimizer_;
-  uint64_t sum_ = 0;
+  Copy kept_;
+  Copy earlier_;  // if it may be needed
 };
 
 /// Options of a StrategyState.
@@ -195,6 +212,7 @@ class RUEDA_TORCH_API StrategyState : public StateBase {
   /// Collective.
   void save() override;
   void restore() override;
+  bool go_back() override;
   void sync(int source) override;
   void before_change() override;
   void reset() override;

@@ -52,7 +52,8 @@ inline Call CallOf(rueda_kind kind, const SplitOptions& options, int root = -1) 
           .name = options.name,
           .process_set = options.process_set,
           .root = root,
-          .splits = options.splits};
+          .splits = options.splits,
+          .priority = options.priority};
 }
 inline Call CallOf(rueda_kind kind, const ReduceOptions& options, int root) {
   return {.kind = kind,

@@ -30,6 +30,7 @@ struct SplitOptions {
   std::vector<int64_t> splits = {};
   std::string name = {};                        ///< as in Options
   ProcessSet process_set = global_process_set;  ///< the ranks that take part
+  int priority = 0;                             ///< as in AllreduceOptions
 };
 
 /// Of reduce.
@@ -51,7 +52,7 @@ struct AllreduceOptions {
   /// What makes sums and averages of floats smaller on their way, such as "int8" or "powersgd:4";
   /// rueda_operation has them all. Empty: nothing does.
   std::string compression = {};
-  int priority = 0;  ///< above 0: urgent; see rueda_operation
+  int priority = 0;  ///< above 0: urgent, below 0: low; see rueda_operation
 };
 
 /// Of reducescatter: the same.

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <new>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -170,23 +171,36 @@ enum class Redundancy {
 /// Each exchange gives the contents of all ranks a number, under which a rank keeps its own in
 /// memory that the other ranks of its host open, and the process that has started it. Where there
 /// is no such rank that stays, or where a whole host may be lost, a partner gets a copy. It ends
-/// where all wait for all: once any rank has come behind that, all have kept that number. So all
-/// can go back to what any of them may go back to: to the one before, until the next exchange is
-/// over. What all have dropped is written over by the next.
+/// where all wait for all: once any rank has come behind that, all have kept that number, and
+/// partners have the number before. So all can go back to what any of them may go back to: to the
+/// one before, until the next exchange is over. What all have dropped is written over by the next.
 class OwnState {
  public:
   OwnState(const OwnState&) = delete;
   OwnState& operator=(const OwnState&) = delete;
   virtual ~OwnState() = default;
 
-  /// For State. Collective: keeps the contents, where they outlive this rank.
-  /// RUEDA_RESOURCE_EXHAUSTED on all ranks: one has too little memory; what was kept before
-  /// remains.
-  void Exchange(const std::string& name);
+  /// For State. Collective: keeps the contents, where they outlive this rank. `in_background`: what
+  /// partners get is on its way then, until the next exchange begins. RUEDA_RESOURCE_EXHAUSTED on
+  /// all ranks: one has too little memory; what was kept before remains.
+  void Exchange(const std::string& name, bool in_background = false);
+  /// For State. Whether a lost host may take with it what was exchanged last, so that all go back
+  /// to what they had before. On all ranks alike after an Exchange.
+  bool is_on_its_way() const { return sending_.has_value(); }
+  /// For State: the number of what Restore goes back to.
+  uint64_t kept() const { return kept_; }
   /// For State: the contents are what Restore goes back to. Those go to which no rank may go back.
   void Keep();
   /// For State: goes back to what was kept. RUEDA_FAILED_PRECONDITION in a forked child.
-  void Restore() { Load(kept_); }
+  void Restore() {
+    TakeWhatHasArrived();
+    Load(kept_);
+  }
+  /// For State: the same, to what was kept before, under this number.
+  void GoBack(uint64_t number) {
+    kept_ = number;
+    Restore();
+  }
   /// For State. Collective: shares out anew what all ranks of then had when the source's contents
   /// were kept; an Exchange must follow. RUEDA_DATA_LOSS on all ranks: of some rank of then neither
   /// its part nor a copy is left.
@@ -199,11 +213,20 @@ class OwnState {
     int rank = 0;  ///< this rank's of then; -1: it was none
     int size = 1;
     std::map<int, detail::SharedBytes> parts;  ///< by the rank whose they are
-    std::map<int, uint64_t> sums;              ///< their checksums
+    std::map<int, uint64_t> sums;              ///< by rank, checksums
     detail::SharedBytes room;                  ///< from rueda_mem_alloc, where this rank's is
   };
 
   explicit OwnState(Redundancy redundancy) : redundancy_(redundancy) {}
+
+  /// When the membership has failed, and no other has begun.
+  void TakeWhatHasArrived() {
+    try {
+      AwaitPartners();
+    } catch (const Error& error) {
+      if (error.status() != RUEDA_ABORTED) throw;
+    }
+  }
 
   /// The contents, in `scratch` or where they are: they are copied before they change.
   virtual std::string_view Pack(std::string* scratch) = 0;
@@ -228,6 +251,14 @@ class OwnState {
     std::vector<int> leaving;  // ranks that it knows to leave
     std::string host;
   };
+  using Coming = decltype(alltoall(std::span<const uint8_t>(), SplitOptions()));
+  // What is on its way to partners.
+  struct Sending {
+    uint64_t number;  // of the version
+    detail::SharedBytes own;
+    Handle<Coming> handle;
+    std::vector<std::pair<int, size_t>> coming;  // whose parts this rank gets, and their bytes
+  };
   struct Offer {
     bool is_there = false;
     int rank = 0;
@@ -245,6 +276,10 @@ class OwnState {
     current_ = number;
   }
   detail::SharedBytes RoomFor(size_t bytes);
+  void Send(const detail::SharedBytes& own, const std::vector<int>& partners,
+            const std::vector<Brings>& brings, const std::string& name, int priority);
+  // Until what is on its way is there.
+  void AwaitPartners();
   void Drop(std::map<uint64_t, Version>::iterator it);
   static std::vector<Brings> Tell(const Brings& mine, const std::string& name);
   static std::vector<Offer> TellOffer(const Version* version, const std::string& name);
@@ -267,6 +302,7 @@ class OwnState {
   uint64_t newest_ = 0;
   uint64_t kept_by_all_ = 0;                // by each of them, as of the last exchange; or more
   std::vector<detail::SharedBytes> spare_;  // rooms that no version has
+  std::optional<Sending> sending_;
 };
 
 inline std::vector<OwnState::Brings> OwnState::Tell(const Brings& mine, const std::string& name) {
@@ -428,12 +464,44 @@ inline detail::SharedBytes OwnState::RoomFor(size_t bytes) {
   return room;
 }
 
-inline void OwnState::Exchange(const std::string& name) {
+inline void OwnState::Send(const detail::SharedBytes& own, const std::vector<int>& partners,
+                           const std::vector<Brings>& brings, const std::string& name,
+                           int priority) {
+  const int rank = rueda::rank(), partner = partners[static_cast<size_t>(rank)];
+  const size_t bytes = partner < 0 ? 0 : own.view.size();
+  SplitOptions options;
+  options.name = name;
+  options.priority = priority;
+  options.splits.resize(brings.size(), 0);
+  if (partner >= 0) options.splits[static_cast<size_t>(partner)] = static_cast<int64_t>(bytes);
+  Sending sending = {newest_, own, alltoall_async(detail::BytesIn(own.view, bytes), options), {}};
+  for (size_t other = 0; other < brings.size(); ++other) {
+    if (partners[other] != rank) continue;
+    sending.coming.emplace_back(static_cast<int>(other), brings[other].bytes);
+  }
+  sending_ = std::move(sending);
+}
+
+inline void OwnState::AwaitPartners() {
+  if (!sending_.has_value()) return;
+  Sending sending = *std::exchange(sending_, std::nullopt);
+  const auto received = std::make_shared<const Coming>(synchronize(std::move(sending.handle)));
+  const char* next = reinterpret_cast<const char*>(received->tensor.data());
+  for (const auto& [rank, bytes] : sending.coming) {
+    detail::SharedBytes& part = versions_.at(sending.number).parts[rank];
+    part.view = {next, bytes};
+    part.owner = received;
+    next += bytes;
+  }
+}
+
+inline void OwnState::Exchange(const std::string& name, bool in_background) {
   // One that comes later gets what there is with the first sync.
   if (rueda::membership() == 0) return;
   Brings mine;
   detail::SharedBytes room, own;
   try {
+    AwaitPartners();
     std::string scratch;
     const std::string_view part = Pack(&scratch);
     mine.bytes = part.size();
@@ -484,35 +552,23 @@ inline void OwnState::Exchange(const std::string& name) {
     detail::Check(status);
     version.parts[neighbor] = detail::SharedBytes(memory, theirs.bytes);
   }
-  if (std::any_of(partners.begin(), partners.end(), [](int partner) { return partner >= 0; })) {
-    std::vector<int64_t> splits(brings.size(), 0);
-    const int partner = partners[static_cast<size_t>(rank)];
-    const size_t sent = partner < 0 ? 0 : mine.bytes;
-    if (partner >= 0) splits[static_cast<size_t>(partner)] = static_cast<int64_t>(sent);
-    SplitOptions options;
-    options.name = name + ".parts";
-    options.splits = splits;
-    const auto received = alltoall(detail::BytesIn(own.view, sent), options);
-    const char* next = reinterpret_cast<const char*>(received.tensor.data());
-    for (size_t other = 0; other < brings.size(); ++other) {
-      if (partners[other] != rank) continue;
-      version.parts[static_cast<int>(other)] =
-          detail::SharedBytes(std::string(next, brings[other].bytes));
-      next += brings[other].bytes;
-    }
-  }
   version.parts[rank] = own;
-  for (const auto& [whose, bytes] : version.parts) {
-    version.sums[whose] = brings[static_cast<size_t>(whose)].sum;
+  for (size_t whose = 0; whose < brings.size(); ++whose) {
+    version.sums[static_cast<int>(whose)] = brings[whose].sum;
   }
   versions_[newest_] = std::move(version);
   spare_.clear();
+  if (std::any_of(partners.begin(), partners.end(), [](int partner) { return partner >= 0; })) {
+    Send(own, partners, brings, name + ".parts", in_background ? -1 : 0);
+    if (!in_background) AwaitPartners();
+  }
   detail::Check(rueda_mem_keep(detail::Current(), room.view.data(), mine.bytes, name.c_str(),
                                newest_, kept_by_all_, mine.sum));
   // Nobody comes behind this before all have come here.
   const std::vector<std::string> all = allgather_object(why, {.name = name + ".kept"});
   for (size_t other = 0; other < all.size(); ++other) {
     if (all[other].empty()) continue;
+    AwaitPartners();
     Drop(versions_.find(newest_));
     throw Error(RUEDA_RESOURCE_EXHAUSTED, "elastic state " + name + ": rank " +
                                               std::to_string(other) +
@@ -601,6 +657,9 @@ inline void OwnState::Sync(int source, const std::string& name) {
 /// wait for the next one there. If the host was lost, so are the parts of its ranks, and all ranks
 /// throw RUEDA_DATA_LOSS; with Redundancy::kHost that takes two hosts. A rank that is alone on its
 /// host sends its part to a rank of another.
+///
+/// What is sent to another host is on its way when a commit returns. If the host is lost first, all
+/// go back to the commit before that one.
 ///
 /// The last commits are kept, and the next one needs room besides: three times the part's size.
 /// What is sent to another host is kept there for two commits.

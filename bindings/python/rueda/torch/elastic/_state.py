@@ -58,7 +58,7 @@ class _Optimizer(Kind):
 
 
 class _Sampler(Kind):
-    def gather(self, value: Any, name: str) -> None:
+    def gather(self, value: Any, name: str, *, in_background: bool = False) -> None:
         value.merge()
 
     def keep(self, value: Any) -> Any:
