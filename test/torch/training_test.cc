@@ -339,6 +339,64 @@ RANKS_TEST(ElasticState, OfAModelDoesNotGoBackToWhatWasDamaged, 1) {
   }
 }
 
+// Each rank is a host of its own, to which the other sends.
+RANKS_TEST(ElasticState, GoesBackToTheCommitThatAnotherHostHas, 2) {
+  setenv("HOROVOD_HOSTNAME", ("host" + std::to_string(hvd::rank())).c_str(), 1);
+  for (const std::string strategy : {"", "ddp", "sharded", "fsdp"}) {
+    SCOPED_TRACE(strategy);
+    Net net;
+    torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions(0.1));
+    int step = 0;
+    hvd::elastic::Own<int> own(0, hvd::elastic::Redundancy::kHost);
+    std::unique_ptr<hvd::elastic::StateBase> state;
+    hvd::elastic::StrategyState* with_strategy = nullptr;
+    if (strategy.empty()) {
+      state = std::make_unique<hvd::elastic::State>(*net, adam, step, own);
+    } else {
+      auto made = std::make_unique<hvd::elastic::StrategyState>(
+          hvd::elastic::StrategyStateOptions{.strategy = strategy,
+                                             .redundancy = hvd::elastic::Redundancy::kHost},
+          net, adam, step, own);
+      with_strategy = made.get();
+      state = std::move(made);
+    }
+    // The loss of a step, which tells of all steps before.
+    const auto train = [&] {
+      own.value += hvd::rank() + ++step;
+      const auto [x, y] = Batch(step, 1);
+      if (with_strategy == nullptr) {
+        const at::Tensor loss = torch::mse_loss(net->forward(x), y);
+        adam.zero_grad();
+        loss.backward();
+        adam.step();
+        return loss.item<float>();
+      }
+      hvd::Strategy& with = with_strategy->strategy();
+      with.zero_grad();
+      const at::Tensor loss = torch::mse_loss(with.forward(x), y);
+      with.backward(loss);
+      with.step();
+      return loss.item<float>();
+    };
+    EXPECT_FALSE(state->go_back());
+    state->Follow();
+    EXPECT_FALSE(state->go_back()) << "what follows a sync has arrived";
+    train();
+    train();
+    state->commit();
+    const float third = train(), fourth = train();
+    state->commit();
+    EXPECT_NE(train(), third);
+    EXPECT_TRUE(state->go_back());
+    EXPECT_FALSE(state->go_back());
+    state->Follow();
+    EXPECT_EQ(step, 2);
+    EXPECT_EQ(own.value, 2 * hvd::rank() + 3);
+    EXPECT_EQ(train(), third);
+    EXPECT_EQ(train(), fourth);
+  }
+}
+
 uint64_t FingerprintOf(const std::vector<char>& bytes) {
   return rueda::detail::FingerprintOf({bytes.data(), bytes.size()});
 }
