@@ -222,7 +222,9 @@ absl::Status BeginNext(rueda_context* context, const Call& runtime, absl::string
     MutexLock lock(context->errors_mutex);
     context->own_error = {};
   }
+  context->options.requests = context->runtime->requests();
   Free(std::move(context->runtime));
+  context->options.requests->EndMembership();
   return Start(context, /*begins=*/false, commits, blames);
 }
 

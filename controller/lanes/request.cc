@@ -103,6 +103,16 @@ void RequestTable::Unreference(Request* request) {
   free_.push_back(request->token);
 }
 
+void RequestTable::EndMembership() {
+  MutexLock lock(mutex_);
+  for (Request& request : requests_) {
+    request.agreed = 0;
+    request.track = 0;
+    request.event.reset();  // the device was waited for
+    request.enqueued.store(0, std::memory_order_relaxed);
+  }
+}
+
 absl::Status RequestTable::Release(Handle handle) {
   Request* request;
   {

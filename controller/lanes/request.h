@@ -157,10 +157,11 @@ struct Request {
   bool is_enqueued() const { return is_done() || enqueued.load(std::memory_order_acquire) != 0; }
 };
 
-// Thread-safe.
+// Of a context, in all its memberships: handles of operations that have ended stay valid in the
+// next. Thread-safe.
 class RequestTable {
  public:
-  // A handle of an earlier membership of the same context is none of a later one's: their
+  // `membership`: the first. A handle of an earlier context is none of a later one's: their
   // generations begin far apart.
   explicit RequestTable(uint64_t membership)
       : first_generation_(static_cast<uint32_t>(membership) * 0x9E3779B9u) {}
@@ -172,6 +173,9 @@ class RequestTable {
   // released.
   absl::StatusOr<Request*> Find(Handle handle) ABSL_LOCKS_EXCLUDED(mutex_);
   void Unreference(Request* request) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Before the next membership: forgets of requests that have ended what was the last one's alone.
+  // Nobody uses them meanwhile.
+  void EndMembership() ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends the handle's validity and gives its reference back. NOT_FOUND as above.
   absl::Status Release(Handle handle) ABSL_LOCKS_EXCLUDED(mutex_);
 

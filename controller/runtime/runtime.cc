@@ -98,8 +98,11 @@ absl::Status Runtime::Join(BootstrapArgs* args, Meeting* meeting) {
   EngineArgs engine;
   RUEDA_ASSIGN_OR_RETURN(engine.world, Bootstrap(*args, meeting));
   trace::Record(trace::Event::kInit, 0, static_cast<uint64_t>(args->size));
+  if (options_.requests == nullptr) {
+    options_.requests = std::make_shared<RequestTable>(args->scope.membership);
+  }
   submissions_ = std::make_unique<Submissions>(args->rank, args->size, engine.world.process_sets,
-                                               args->scope.membership);
+                                               options_.requests);
   engine.config = &options_.config;
   engine.arena = arena_;
   engine.submissions = submissions_.get();

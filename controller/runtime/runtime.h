@@ -35,7 +35,9 @@ struct RuntimeOptions {
   std::shared_ptr<ThreadRanks> group;  // null: ranks are processes
   Rank group_rank = -1;
   std::shared_ptr<Arena> arena;  // null: a new one
-  std::vector<int32_t> slots;    // of an elastic job, by rank; else empty
+  std::shared_ptr<RequestTable>
+      requests;                // of the context's earlier memberships; null: it has none
+  std::vector<int32_t> slots;  // of an elastic job, by rank; else empty
 };
 
 class Runtime {
@@ -92,6 +94,7 @@ class Runtime {
   absl::Status WaitOrAbort(Handle handle, const std::string& why);
   // Calls `function` on the completion thread, once, when the operation has ended.
   absl::Status CallAtEnd(Handle handle, CallbackFn function, void* user);
+  const std::shared_ptr<RequestTable>& requests() const { return options_.requests; }
   absl::Status Release(Handle handle) { return submissions_->table().Release(handle); }
   // The request behind a handle, with a reference that Unreference gives back.
   absl::StatusOr<Request*> Find(Handle handle) { return submissions_->table().Find(handle); }

@@ -162,8 +162,12 @@ Signature SignatureOf(const OperationArgs& args) {
 }  // namespace
 
 Submissions::Submissions(Rank rank, int world_size,
-                         absl::Span<const std::vector<Rank>> process_sets, uint64_t membership)
-    : rank_(rank), table_(membership), sets_(world_size, process_sets), states_(sets_.end()) {}
+                         absl::Span<const std::vector<Rank>> process_sets,
+                         std::shared_ptr<RequestTable> table)
+    : rank_(rank),
+      table_(std::move(table)),
+      sets_(world_size, process_sets),
+      states_(sets_.end()) {}
 
 size_t Submissions::NameHash::operator()(const std::pair<Scope, absl::string_view>& key) const {
   return absl::HashOf(key);
@@ -303,7 +307,7 @@ absl::StatusOr<Submitted> Submissions::Submit(const OperationArgs& args) {
   const bool again =
       known != nullptr && known->spec != nullptr && IsOf(args, known->spec->signature);
   if (!again) RUEDA_RETURN_IF_ERROR(CheckDistinct(args));
-  RUEDA_ASSIGN_OR_RETURN(Request * request, table_.Acquire());
+  RUEDA_ASSIGN_OR_RETURN(Request * request, table_->Acquire());
   // Nothing fails from here on.
   for (size_t i = 0; i < found_.size(); ++i) {
     if (found_[i] == nullptr) found_[i] = &NameOf(scope, args.names[i]);

@@ -54,9 +54,9 @@ struct Submitted {
 
 class Submissions {
  public:
-  // `process_sets`: sets 1, 2, ... that exist from the start. `membership`: see RequestTable.
+  // `process_sets`: sets 1, 2, ... that exist from the start. `table`: the context's, not null.
   Submissions(Rank rank, int world_size, absl::Span<const std::vector<Rank>> process_sets = {},
-              uint64_t membership = 0);
+              std::shared_ptr<RequestTable> table = std::make_shared<RequestTable>(0));
 
   // Checks the operation and queues it. INVALID_ARGUMENT, RESOURCE_EXHAUSTED, or what Close was
   // given.
@@ -84,7 +84,7 @@ class Submissions {
   SetId FindSet(absl::Span<const Rank> ranks) const ABSL_LOCKS_EXCLUDED(mutex_);
   int in_flight() const { return in_flight_.load(std::memory_order_acquire); }
 
-  RequestTable& table() { return table_; }
+  RequestTable& table() { return *table_; }
 
  private:
   // Whose name it is: a process set's, or a pair's of its ranks.
@@ -133,7 +133,7 @@ class Submissions {
   void Forget(Scope scope, absl::string_view name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Rank rank_;
-  RequestTable table_;
+  const std::shared_ptr<RequestTable> table_;
   std::atomic<bool> has_work_{false};
   std::atomic<int> in_flight_{0};
 

@@ -26,7 +26,7 @@ TEST(RequestTable, AHandleIsValidUntilItIsReleased) {
   table.Unreference(*request);  // the engine's
 }
 
-TEST(RequestTable, AHandleOfAnEarlierRequestOrMembershipIsNoneOfALaterOne) {
+TEST(RequestTable, AHandleOfAnEarlierRequestOrContextIsNoneOfALaterOne) {
   RequestTable table(1);
   Request* const first = *table.Acquire();
   const Handle handle = first->handle();
@@ -37,6 +37,21 @@ TEST(RequestTable, AHandleOfAnEarlierRequestOrMembershipIsNoneOfALaterOne) {
   EXPECT_NE(second->handle(), handle);
   EXPECT_TRUE(absl::IsNotFound(table.Find(handle).status()));
   EXPECT_TRUE(absl::IsNotFound(RequestTable(2).Find(handle).status()));
+}
+
+TEST(RequestTable, OfAnEarlierMembershipNothingIsLearned) {
+  RequestTable table(1);
+  Request* const request = *table.Acquire();
+  const Handle handle = request->handle();
+  request->agreed = 3;
+  request->value = 7;
+  table.Unreference(request);  // the engine's
+  table.EndMembership();
+  const absl::StatusOr<Request*> found = table.Find(handle);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ((*found)->agreed, 0);
+  EXPECT_EQ((*found)->value, 7) << "its result stays";
+  table.Unreference(*found);
 }
 
 TEST(RequestTable, ARequestInUseIsNotGivenOutAgain) {

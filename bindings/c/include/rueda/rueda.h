@@ -282,7 +282,7 @@ RUEDA_API RUEDA_NODISCARD rueda_status rueda_context_membership(const rueda_cont
 RUEDA_API RUEDA_NODISCARD rueda_status rueda_context_epoch(const rueda_context* context,
                                                            uint64_t* membership);
 /** After ABORTED: meets the same ranks again in a new membership. Collective over all of them;
- * process sets other than the world are gone. FAILED_PRECONDITION while the membership has not
+ * process sets but the world go, handles stay. FAILED_PRECONDITION while the membership has not
  * failed, after rueda_shutdown (also of another thread meanwhile), and from a callback or an
  * allocator. Calls of other threads that are under way return ABORTED first; those that begin
  * meanwhile do, too. DEADLINE_EXCEEDED when a rank does not come (a lost process does not come back
