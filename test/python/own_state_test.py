@@ -521,6 +521,21 @@ def test_nothing_is_lost_with_a_host(start):
     job.expect_equal_replicas(4)
 
 
+def test_states_with_equal_names_commit_one_behind_the_other(on_threads, only_partners):
+    def body():
+        large, small = (elastic.ObjectState(own=elastic.Own(b"x" * size)) for size in (2**25, 1))
+        for content in (b"a", b"b"):
+            for state in (large, small):
+                state.own.value = content * len(state.own.value)
+                state.commit()
+        for state in (large, small):
+            state.own.value = None
+            state.restore()
+        return large.own.value == b"b" * 2**25, small.own.value
+
+    assert on_threads(2, body) == [(True, b"b")] * 2
+
+
 # The ranks of the second host are killed right after a commit. None of its memory is open
 # elsewhere, and what was on its way counts as not arrived, though it may have.
 LOST_ON_THE_WAY = """

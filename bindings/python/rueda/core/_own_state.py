@@ -11,6 +11,7 @@ exchange is over. What all have dropped is written over by the next.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import operator
 import os
 import pickle
@@ -53,6 +54,7 @@ class _Sending(NamedTuple):
 class _Brings(NamedTuple):
     """What a rank tells the others before an exchange."""
 
+    which: int  # of this rank's OwnStates
     nbytes: int | None  # None: it failed
     why: str
     is_memory: bool
@@ -107,6 +109,9 @@ class PartMissingError(errors.LostStateError):
     """Nobody has it. Ranks that come may. On all ranks alike."""
 
 
+_made = itertools.count()
+
+
 class OwnState:
     """What `Sharded` and `Own` have in common."""
 
@@ -114,6 +119,7 @@ class OwnState:
         if redundancy not in ("rank", "host"):
             raise ValueError(f"redundancy is {redundancy!r}; there are 'rank' and 'host'")
         self._redundancy = redundancy
+        self._which = next(_made)
         self._versions: dict[int, _Version] = {}
         self._current = 0  # the number of what the contents are, or come from
         self._kept = 0  # what restore() goes back to
@@ -190,6 +196,7 @@ class OwnState:
             failure = error
         brings = _objects.allgather_object(
             _Brings(
+                self._which,
                 None if failure else part.nbytes,
                 f"{type(failure).__name__}: {failure}",
                 isinstance(failure, MemoryError),
@@ -239,7 +246,9 @@ class OwnState:
         )
         self._spare.clear()
         if any(partner is not None for partner in partner_of):
-            self._send(part, partner_of, brings, f"{name}.parts", -1 if in_background else 0)
+            # Another state's of the same name may be on its way.
+            sent_as = f"{name}.parts.{brings[0].which}"
+            self._send(part, partner_of, brings, sent_as, -1 if in_background else 0)
             if not in_background:
                 self._await_partners()
         if arena is not None:

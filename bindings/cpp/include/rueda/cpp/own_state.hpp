@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <concepts>
 #include <cstdint>
 #include <cstdlib>
@@ -242,6 +243,7 @@ class OwnState {
   // What a rank tells the others.
   struct Brings {
     bool has_room = true;
+    uint64_t which = 0;  // of this rank's OwnStates
     uint64_t bytes = 0;
     uint64_t sum = 0;
     uint64_t offset = 0;  // of its part, for its neighbors
@@ -294,7 +296,10 @@ class OwnState {
   // other.
   std::vector<int> Partners(const std::vector<Brings>& brings) const;
 
+  inline static std::atomic<uint64_t> made_ = 0;
+
   const Redundancy redundancy_;
+  const uint64_t which_ = made_++;
   const pid_t process_ = getpid();
   std::map<uint64_t, Version> versions_;
   uint64_t current_ = 0;  // the number of what the contents are, or come from
@@ -307,8 +312,8 @@ class OwnState {
 
 inline std::vector<OwnState::Brings> OwnState::Tell(const Brings& mine, const std::string& name) {
   std::string words;
-  for (const uint64_t word :
-       {uint64_t{mine.has_room}, mine.bytes, mine.sum, mine.offset, mine.newest, mine.kept}) {
+  for (const uint64_t word : {uint64_t{mine.has_room}, mine.which, mine.bytes, mine.sum,
+                              mine.offset, mine.newest, mine.kept}) {
     detail::AppendNumber(word, &words);
   }
   detail::AppendNumbers(mine.neighbors, &words);
@@ -318,6 +323,7 @@ inline std::vector<OwnState::Brings> OwnState::Tell(const Brings& mine, const st
     std::string_view rest = each;
     Brings& one = all.emplace_back();
     one.has_room = detail::TakeNumber(&rest) != 0;
+    one.which = detail::TakeNumber(&rest);
     one.bytes = detail::TakeNumber(&rest);
     one.sum = detail::TakeNumber(&rest);
     one.offset = detail::TakeNumber(&rest);
@@ -517,6 +523,7 @@ inline void OwnState::Exchange(const std::string& name, bool in_background) {
     if (error.status() != RUEDA_RESOURCE_EXHAUSTED) throw;
     mine.has_room = false;
   }
+  mine.which = which_;
   mine.newest = newest_;
   mine.kept = kept_;
   mine.neighbors = detail::RanksOf(rueda_neighbor_ranks);
@@ -559,7 +566,9 @@ inline void OwnState::Exchange(const std::string& name, bool in_background) {
   versions_[newest_] = std::move(version);
   spare_.clear();
   if (std::any_of(partners.begin(), partners.end(), [](int partner) { return partner >= 0; })) {
-    Send(own, partners, brings, name + ".parts", in_background ? -1 : 0);
+    // Another state's of the same name may be on its way.
+    const std::string sent_as = name + ".parts." + std::to_string(brings.front().which);
+    Send(own, partners, brings, sent_as, in_background ? -1 : 0);
     if (!in_background) AwaitPartners();
   }
   detail::Check(rueda_mem_keep(detail::Current(), room.view.data(), mine.bytes, name.c_str(),
