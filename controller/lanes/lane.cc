@@ -53,6 +53,7 @@ bool Lane::IsOfLowPriority(const Request& request) {
 
 void Lane::Prepare(const Request& request) {
   EarlyStart* const early = Of(Queue::kCpu).early;
+  if (IsOfLowPriority(request)) return;                   // others begin early all the same
   if (early == nullptr || prepared_ == &request) return;  // announcing it was tried before
   const TensorSpec& spec = *request.spec;
   const Signature& signature = spec.signature;

@@ -168,7 +168,7 @@ absl::Status Lanes::Launch(const rueda::Launch& launch, absl::Span<Request* cons
   const TensorSpec& first_spec =
       first.token == kNoToken ? *first.spec : *requests[first.token]->spec;
   const Queue queue = QueueOf(first_spec.signature);  // of all of the batch
-  // There is a communicator when the first comes that needs it: the same operation on all members.
+  // There is a communicator when the first comes that needs it.
   if (!lane.has(queue)) {
     if (const absl::Status status = OpenQueue(lane, queue, nullptr); !status.ok()) {
       return StatusAt(absl::StrCat("can't take part in ", SpecLabel(first_spec),

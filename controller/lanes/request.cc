@@ -108,7 +108,7 @@ void RequestTable::EndMembership() {
   for (Request& request : requests_) {
     request.agreed = 0;
     request.track = 0;
-    request.event.reset();  // the device was waited for
+    request.event.reset();  // nobody waits on it: what has ended, or failed, is not waited for
     request.enqueued.store(0, std::memory_order_relaxed);
   }
 }

@@ -169,6 +169,12 @@ Submissions::Submissions(Rank rank, int world_size,
       sets_(world_size, process_sets),
       states_(sets_.end()) {}
 
+Submissions::~Submissions() {
+  for (const std::vector<Request*>* const left : {&submitted_, &waited_}) {
+    for (Request* const request : *left) table_->Unreference(request);
+  }
+}
+
 size_t Submissions::NameHash::operator()(const std::pair<Scope, absl::string_view>& key) const {
   return absl::HashOf(key);
 }

@@ -58,6 +58,9 @@ class Submissions {
   Submissions(Rank rank, int world_size, absl::Span<const std::vector<Rank>> process_sets = {},
               std::shared_ptr<RequestTable> table = std::make_shared<RequestTable>(0));
 
+  // Lets go of what nobody has taken.
+  ~Submissions();
+
   // Checks the operation and queues it. INVALID_ARGUMENT, RESOURCE_EXHAUSTED, or what Close was
   // given.
   absl::StatusOr<Submitted> Submit(const OperationArgs& args) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -554,6 +554,41 @@ say("done")
 """
 
 
+OLD_HANDLE = """
+import rueda
+
+rueda.init()
+state = rueda.elastic.ObjectState(step=0)
+handles = []
+
+@rueda.elastic.run
+def train(state):
+    number = rueda.membership_info().number
+    if number == 2 and slot == 0:
+        handles.pop().wait()
+    while state.step < 40:
+        if number == 1 and state.step == 10 and slot == 0:
+            handles.append(rueda.allreduce_async(np.ones(3), name="never"))
+        if number == 1 and state.step == 15 and slot == 1:
+            die_once()
+        rueda.allreduce(np.ones(1), name="step")
+        state.step += 1
+        if state.step % 5 == 0:
+            state.commit()
+
+train(state)
+say("done in membership", rueda.membership_info().number)
+rueda.shutdown()
+"""
+
+
+def test_an_operation_that_failed_in_an_earlier_membership_is_a_loss_when_it_is_waited_for(start):
+    job = start(OLD_HANDLE, "-np", 3, "--min-np", 2, "--blacklist-cooldown-range", 600, 600)
+    job.wait_for(r"\[\d\] done in membership 3", 2)
+    job.expect_status(0)
+    assert job.find(r".* rank 0 aborted the job: LostRankError: .*"), "nobody waits for rank 0"
+
+
 def test_a_rank_that_is_lost_while_the_others_shut_down_is_no_error_of_theirs(start):
     job = start(SHUTDOWN, "-np", 3, "--min-np", 2)
     job.expect_status(0)

@@ -570,6 +570,29 @@ def test_all_go_back_to_the_commit_that_another_host_has(start):
     job.expect_equal_replicas(4)
 
 
+# As rank 0 is alone on its host, it sends. The other host's ranks don't: what they had is there.
+ONE_SENDS = """
+from rueda.core import _context, _own_state
+
+_context.neighbor_ranks = list
+_own_state.partners = lambda hosts, *others: [1 if len(hosts) > 1 else None] + [None] * (len(hosts) - 1)
+"""
+
+
+def test_nobody_goes_back_for_what_was_not_on_its_way(start):
+    program = ONE_SENDS + PROGRAM.replace("sys.argv[2]", "'rank'").replace(
+        "            state.commit()\n",
+        "            state.commit()\n"
+        "            if number == 1 and rueda.rank() >= 1 and state.step == 12:\n"
+        "                os.kill(os.getpid(), 9)\n",
+    )
+    job = start(program, "--min-np", 1, "-H", "localhost:1,127.0.0.1:2")
+    job.wait_for(r"\[0\] membership [3-9]: rank 0 of \d, pid \d+, step 12")
+    wait_for_ranks(job, 3, 2)
+    job.end()
+    job.expect_equal_replicas(3)
+
+
 def test_a_host_that_is_left_hands_over(start, tmp_path):
     """Though its two ranks are each other's partners."""
     hosts = tmp_path / "hosts"

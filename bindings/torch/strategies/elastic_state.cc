@@ -9,7 +9,6 @@
 
 #include <cstring>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -158,17 +157,19 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
 
   // As a State does.
   void KeepAll(bool with_earlier) {
-    earlier_.reset();
-    if (with_earlier) earlier_.emplace(std::exchange(kept_, {}), kept());
+    Copies copies = std::exchange(with_earlier ? earlier_ : kept_, {});  // its memory is used again
+    Fill(&copies);
+    std::swap(kept_, copies);
+    earlier_ = std::move(copies);
+    has_earlier_ = with_earlier;
+    earlier_number_ = kept();
     if (has_pieces_) Keep();
-    Copy();
   }
 
   bool GoBackToEarlier() {
-    if (!earlier_.has_value()) return false;
-    kept_ = std::move(earlier_->first);
-    if (has_pieces_) OwnState::GoBack(earlier_->second);
-    earlier_.reset();
+    if (!std::exchange(has_earlier_, false)) return false;
+    kept_ = std::exchange(earlier_, {});
+    if (has_pieces_) SetKept(earlier_number_);
     goes_back_ = true;
     return true;
   }
@@ -177,7 +178,7 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
   // the launcher ends meanwhile.
   void GoBack() {
     goes_back_ = true;
-    TakeWhatHasArrived();
+    TakeWhatArrives();
   }
 
   void Reset() {
@@ -242,6 +243,15 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
   }
 
  private:
+  // What all ranks have alike, of one commit.
+  struct Copies {
+    std::vector<at::Tensor> tensors;  // of the model, in its order; undefined: it is not whole
+    std::vector<ParameterState> groups;
+    std::vector<ParameterState> states;  // by parameter; empty: they are in pieces
+    std::vector<at::Tensor> extras;
+    uint64_t sum = 0;
+  };
+
   [[noreturn]] void Refuse(const std::string& why) const {
     throw Error(RUEDA_INVALID_ARGUMENT, "elastic::StrategyState with " + name_ + ": " + why);
   }
@@ -295,35 +305,27 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
   }
 
   // Of what all ranks have alike.
-  void Copy() {
+  void Fill(Copies* copies) const {
     const at::NoGradGuard no_grad;
     const NamedTensors tensors = TensorsOf(model_.module());
-    kept_.tensors.resize(tensors.size());
+    copies->tensors.resize(tensors.size());
     for (size_t i = 0; i < tensors.size(); ++i) {
       if (IsWhole(tensors[i].second)) {
-        CopyInto(tensors[i].second, &kept_.tensors[i]);
+        CopyInto(tensors[i].second, &copies->tensors[i]);
       } else {
-        kept_.tensors[i].reset();
+        copies->tensors[i].reset();
       }
     }
-    kept_.groups = GetOptions(optimizer_);
-    kept_.states.clear();
+    copies->groups = GetOptions(optimizer_);
+    copies->states.clear();
     for (const at::Tensor& parameter : parameters_) {
       if (has_pieces_ && strategy_ != nullptr) break;
-      kept_.states.push_back(CopyOf(GetParameterState(optimizer_, parameter)));
+      copies->states.push_back(CopyOf(GetParameterState(optimizer_, parameter)));
     }
-    if (strategy_ != nullptr) kept_.extras = CopiesOf(Base().Extras());
-    kept_.sum = SumOf(kept_);
+    if (strategy_ != nullptr) copies->extras = CopiesOf(Base().Extras());
+    copies->sum = SumOf(*copies);
   }
 
-  // What all ranks have alike, of one commit.
-  struct Copies {
-    std::vector<at::Tensor> tensors;  // of the model, in its order; undefined: it is not whole
-    std::vector<ParameterState> groups;
-    std::vector<ParameterState> states;  // by parameter; empty: they are in pieces
-    std::vector<at::Tensor> extras;
-    uint64_t sum = 0;
-  };
   // Of all tensors.
   static uint64_t SumOf(const Copies& copies) {
     std::vector<at::Tensor> all = copies.tensors;
@@ -359,8 +361,10 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
   std::unique_ptr<Strategy> strategy_;
   std::set<const c10::TensorImpl*> not_whole_;  // parameters of which ranks have shares alone
   Copies kept_;                                 // of the last commit
-  std::optional<std::pair<Copies, uint64_t>> earlier_;  // of the one before, if it may be needed
-  std::vector<at::Tensor> extras_;                      // for the next strategy
+  Copies earlier_;                              // of the one before, if it may be needed
+  bool has_earlier_ = false;
+  uint64_t earlier_number_ = 0;
+  std::vector<at::Tensor> extras_;  // for the next strategy
   bool goes_back_ = false;
 };
 

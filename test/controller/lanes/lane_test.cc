@@ -124,6 +124,7 @@ TEST_F(LaneTest, WhatIsOfLowPriorityDoesNotKeepOthersFromBeginningEarly) {
   Add(behind);
   Request* const request = Begin();
   lane_->Prepare(*request);
+  lane_->Prepare(*Begin(ReduceOp::kSum, Priority::kLow));
   EXPECT_EQ(*lane_->Advance(Queue::kLow), Progress::kDone);
   lane_->Pop(Queue::kLow);
   lane_->Ended(*behind);

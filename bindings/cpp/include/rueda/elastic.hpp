@@ -102,6 +102,7 @@ class StateBase {
   /// Keeps the state, then looks whether ranks are to be added or to leave. All ranks call it after
   /// the same step, whose operations they have waited for. Throws HostsUpdated, on all or on none.
   void commit() {
+    in_background_ = true;
     save();
     ++commits_;
     check_host_updates();
@@ -128,7 +129,7 @@ class StateBase {
     try {
       sync(source);
     } catch (const detail::PartMissingError& error) {
-      if (AllGoBack(source)) return Follow();
+      if (AllGoBack(source, error.was_on_its_way)) return Follow();
       if (!AwaitOthers()) throw;
       throw Error(error.status(),
                   std::string(error.what()) +
@@ -140,7 +141,6 @@ class StateBase {
         broadcast_object(detail::ToBytes(commits_), source, {.name = "rueda.elastic.commits"});
     in_background_ = false;
     save();
-    in_background_ = true;
     detail::FromBytes(newest, &commits_);  // only now it has what it says
   }
   /// For `run`.
@@ -160,11 +160,12 @@ class StateBase {
     detail::Check(rueda_check_membership(detail::Current(), &change));
     return change;
   }
-  // Whether the source still had what was kept before its last. All have that one then.
-  bool AllGoBack(int source) {
+  // Whether the source still had what was kept before its last, which others may have. All that
+  // had its last one have gone back, too.
+  bool AllGoBack(int source, bool was_on_its_way) {
     constexpr uint64_t kNone = UINT64_MAX;
     const bool is_source = rueda::rank() == source;
-    uint64_t number = is_source && GoBack() ? commits_ : kNone;
+    uint64_t number = is_source && was_on_its_way && GoBack() ? commits_ : kNone;
     const std::string told =
         broadcast_object(detail::ToBytes(number), source, {.name = "rueda.elastic.goes_back"});
     detail::FromBytes(told, &number);
@@ -195,7 +196,7 @@ class StateBase {
 
   std::vector<std::function<void()>> callbacks_;
   uint64_t commits_ = 0;
-  bool in_background_ = true;
+  bool in_background_ = false;
 };
 
 /// Of variables: numbers and other trivially copyable values, vectors and strings of these, what
@@ -218,7 +219,7 @@ class State : public StateBase {
   bool go_back() override {
     if (!has_earlier_) return false;
     has_earlier_ = false;
-    for (size_t i = 0; i < own_.size(); ++i) own_[i].value->GoBack(own_[i].earlier);
+    for (const OwnValue& own : own_) own.value->SetKept(own.earlier);
     for (Value& value : values_) value.kept = std::exchange(value.earlier, {});
     restore();
     return true;
@@ -251,16 +252,21 @@ class State : public StateBase {
   }
   /// The second half. `with_earlier`: go_back works then.
   void KeepAll(bool with_earlier) {
-    has_earlier_ = with_earlier;
+    has_earlier_ = false;
+    std::vector<Copy> copies;
+    for (Value& value : values_) {
+      value.earlier = {};
+      copies.push_back(CopyOf(value));
+    }
     for (OwnValue& own : own_) {
       own.earlier = own.value->kept();
       own.value->Keep();
     }
-    for (Value& value : values_) {
-      value.earlier = {};
-      if (with_earlier) value.earlier = std::move(value.kept);
-      Keep(&value);
+    for (size_t i = 0; i < values_.size(); ++i) {
+      Copy kept = std::exchange(values_[i].kept, std::move(copies[i]));
+      if (with_earlier) values_[i].earlier = std::move(kept);
     }
+    has_earlier_ = with_earlier;
   }
   /// Between the two: see OwnState.
   bool is_on_its_way() const {
@@ -306,9 +312,10 @@ class State : public StateBase {
     }
   }
 
-  static void Keep(Value* value) {
-    value->kept.bytes = value->get();
-    value->kept.sum = detail::FingerprintOf(value->kept.bytes);
+  static Copy CopyOf(const Value& value) {
+    Copy copy = {value.get()};
+    copy.sum = detail::FingerprintOf(copy.bytes);
+    return copy;
   }
 
   template <typename T>
@@ -324,7 +331,7 @@ class State : public StateBase {
       values_.push_back({[&value] { return detail::ToBytes(value); },
                          [&value](const std::string& bytes) { detail::FromBytes(bytes, &value); },
                          !detail::Serialized<T>});
-      Keep(&values_.back());
+      values_.back().kept = CopyOf(values_.back());
     }
   }
   static std::string NameOf(const std::string& kind, size_t i) {
@@ -368,6 +375,8 @@ bool run(StateBase& state, Train&& train) {
       // The state stays as it is.
     } catch (const Error& error) {
       if (error.status() != RUEDA_ABORTED || !error.recoverable() || !detail::IsElastic()) throw;
+      // It may be an earlier membership's error: the others are not to wait for this rank.
+      (void)rueda_abort(detail::Current(), error.what());
       state.restore();
     }
   }

@@ -37,6 +37,7 @@ class _Version(NamedTuple):
     parts: dict[int, _Bytes]  # by the rank whose they are
     sums: dict[int, int]  # by rank, checksums
     arena: Arena | None  # where this rank's own is
+    on_their_way: frozenset[int]  # ranks of which partners may not have got it
 
     def is_intact(self, rank: int) -> bool:
         """Whether this part is as it was kept."""
@@ -106,7 +107,13 @@ def _staying(ranks: Sequence[int], leaving: Collection[int]) -> list[int]:
 
 
 class PartMissingError(errors.LostStateError):
-    """Nobody has it. Ranks that come may. On all ranks alike."""
+    """Nobody has it. Ranks that come may. On all ranks alike.
+
+    Attributes:
+        was_on_its_way: at the root, whether partners have what was kept before.
+    """
+
+    was_on_its_way = False
 
 
 _made = itertools.count()
@@ -127,6 +134,7 @@ class OwnState:
         self._kept_by_all = 0  # by each of them, as of the last exchange; or more
         self._spare: list[Arena] = []  # that no version has
         self._sending: _Sending | None = None
+        self._waits_next = False  # a partner may not have what was kept last
 
     # ---- of those who derive from it ----
 
@@ -214,6 +222,7 @@ class OwnState:
             raise failure
         for rank, each in enumerate(brings):
             if each.nbytes is None:
+                self._waits_next = True
                 text = f"elastic state {name}: rank {rank} can't keep its part: {each.why}"
                 raise MemoryError(text) if each.is_memory else errors.RemoteError(text)
         leaving = {rank for each in brings for rank in each.leaving}
@@ -223,6 +232,8 @@ class OwnState:
             leaving,
             [each.neighbors for each in brings],
         )
+        in_background = in_background and not self._waits_next
+        sent = {rank for rank, partner in enumerate(partner_of) if partner is not None}
         self._newest = max(each.newest for each in brings) + 1
         rank = _context.rank()
         parts = {rank: part}
@@ -243,9 +254,10 @@ class OwnState:
             parts,
             dict(enumerate(each.checksum for each in brings)),
             arena,
+            frozenset(sent if in_background else ()),
         )
         self._spare.clear()
-        if any(partner is not None for partner in partner_of):
+        if sent:
             # Another state's of the same name may be on its way.
             sent_as = f"{name}.parts.{brings[0].which}"
             self._send(part, partner_of, brings, sent_as, -1 if in_background else 0)
@@ -264,6 +276,7 @@ class OwnState:
                 )
         self._current = self._newest
         self._kept_by_all = min(each.kept for each in brings)
+        self._waits_next = False
 
     def _send(
         self,
@@ -318,16 +331,22 @@ class OwnState:
                 {rank: part},
                 {rank: sums_of(part)[0]},
                 None,
+                frozenset(),
             )
         for number in [number for number in self._versions if number < self._kept_by_all]:
             self._drop(number)
         self._kept = self._current
         return self._kept
 
+    def go_back(self, number: int) -> None:
+        """What was kept before is what was kept last."""
+        self._kept = number
+
     def load(self, number: int) -> None:
         """Goes back to what was kept."""
         self._check_process()
-        with contextlib.suppress(errors.AbortedError):
+        # What has not arrived is not here.
+        with contextlib.suppress(errors.AbortedError, MemoryError):
             self._await_partners()
         version = self._versions[number]
         self._unpack(version.parts[version.rank], version.rank, version.size)
@@ -352,7 +371,7 @@ class OwnState:
         missing = [part for part, holder in enumerate(_holders(offers, size)) if holder < 0]
         if missing and number > 0:
             if version is None:
-                version = _Version(then, -1, size, {}, {}, None)
+                version = _Version(then, -1, size, {}, {}, None, frozenset())
             self._take_of_the_gone(missing, name, number, version)
             offers = _tell_offers(version, f"{name}.kept_holders")
         rank, holders = _context.rank(), _holders(offers, size)
@@ -368,13 +387,16 @@ class OwnState:
                 if offer is not None:
                     offer[1].difference_update(parts)
             holders = _holders(offers, size)
-        lost = [str(part) for part, holder in enumerate(holders) if holder < 0]
+        lost = [part for part, holder in enumerate(holders) if holder < 0]
         if lost and number > 0:  # else it was what it was made with
-            raise (PartMissingError if missing else errors.LostStateError)(
-                f"elastic state {name}: the part of former rank {', '.join(lost)} of {size} is "
-                "lost or damaged, and so is every copy: begin again from a checkpoint",
+            error = (PartMissingError if missing else errors.LostStateError)(
+                f"elastic state {name}: the part of former rank {', '.join(map(str, lost))} of "
+                f"{size} is lost or damaged, and so is every copy: begin again from a checkpoint",
                 errors.Status.DATA_LOSS,
             )
+            if isinstance(error, PartMissingError) and version is not None:
+                error.was_on_its_way = version.on_their_way.issuperset(lost)
+            raise error
         if version is not None and version.rank >= 0 and self._current != number:
             self.load(number)
         self._take(version, size, holders, name)

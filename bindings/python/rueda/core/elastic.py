@@ -188,6 +188,9 @@ class Kind:
         """Lets it be as it was. The copy may be needed again."""
         raise NotImplementedError
 
+    def go_back(self, value: Any, kept: Any) -> None:
+        """This earlier copy is what was kept last; load follows."""
+
     def sync(self, value: Any, root: int, name: str) -> None:
         """Collective: lets it be as the root's."""
         raise NotImplementedError
@@ -214,6 +217,9 @@ class _Own(Kind):
 
     def load(self, value: Any, kept: Any) -> None:
         value.load(kept)
+
+    def go_back(self, value: Any, kept: Any) -> None:
+        value.go_back(kept)
 
     def sync(self, value: Any, root: int, name: str) -> None:
         value.sync(root, name)
@@ -332,6 +338,9 @@ class ObjectState(State):
         if self._earlier is None:
             return False
         self._kept, self._earlier = self._earlier, None
+        for kept in self._kept.values():
+            if kept.kind is not None:
+                kept.kind.go_back(kept.value, kept.copy)
         self.restore()
         self._commits -= 1
         return True
@@ -498,9 +507,9 @@ def _check_goes_on(error: errors.RuedaError) -> None:
                 "`ruedarun --min-np N` starts.",
             )
         raise error
-    if not is_lost:  # so that the others don't wait for this rank
-        with contextlib.suppress(errors.RuedaError):
-            _context.abort(_context.reason_of(error))
+    # So that the others don't wait for this rank. It may be an earlier membership's error, too.
+    with contextlib.suppress(errors.RuedaError):
+        _context.abort(_context.reason_of(error))
 
 
 def _regroup(state: State) -> None:
@@ -524,16 +533,18 @@ def _sync(state: State) -> None:
     try:
         state.sync()
     except PartMissingError as error:
-        if _all_go_back(state):
+        if _all_go_back(state, error):
             return _sync(state)
         text = f"{error}. {_NONE_CAME}" if _await_others() else str(error)
         raise errors.LostStateError(text, error.status) from None
     state._commits = broadcast_object(state._commits, "rueda.elastic.commits")
 
 
-def _all_go_back(state: State) -> bool:
-    """Whether the source still had the commit before its last. All have that one then."""
-    goes_back = _context.rank() == source() and state._go_back()
+def _all_go_back(state: State, error: PartMissingError) -> bool:
+    """Whether the source still had the commit before its last, which others may have. All that had
+    its last one have gone back, too."""
+    is_source = _context.rank() == source()
+    goes_back = is_source and error.was_on_its_way and state._go_back()
     goes_back, commits = broadcast_object((goes_back, state._commits), "rueda.elastic.goes_back")
     if goes_back and state._commits > commits:
         state._go_back()

@@ -82,16 +82,17 @@ class State : public StateBase {
   template <typename... Values>
   State(torch::nn::Module& module, torch::optim::Optimizer& optimizer, Values&... values)
       : module_(module), optimizer_(optimizer), values_(values...) {
-    Keep();
+    Fill(&kept_);
   }
 
   void save() override {
     values_.Gather(in_background());
     const bool with_earlier = values_.is_on_its_way();
-    earlier_ = {};
-    if (with_earlier) earlier_ = std::exchange(kept_, {});
+    Copy copy = std::exchange(with_earlier ? earlier_ : kept_, {});  // its memory is used again
+    Fill(&copy);
     values_.KeepAll(with_earlier);
-    Keep();
+    std::swap(kept_, copy);
+    earlier_ = std::move(copy);
   }
   bool go_back() override {
     if (!values_.go_back()) return false;
@@ -137,12 +138,12 @@ class State : public StateBase {
     return tensors;
   }
 
-  void Keep() {
+  void Fill(Copy* copy) const {
     const c10::NoGradGuard guard;
     const std::vector<at::Tensor> tensors = Tensors();
-    kept_.tensors.resize(tensors.size());
+    copy->tensors.resize(tensors.size());
     for (size_t i = 0; i < tensors.size(); ++i) {
-      at::Tensor& kept = kept_.tensors[i];
+      at::Tensor& kept = copy->tensors[i];
       if (kept.defined() && kept.sizes() == tensors[i].sizes()) {
         kept.copy_(tensors[i]);
       } else {
@@ -153,8 +154,8 @@ class State : public StateBase {
     optimizer_.save(archive);
     std::ostringstream stream;
     archive.save_to(stream);
-    kept_.optimizer = stream.str();
-    kept_.sum = SumOf(kept_);
+    copy->optimizer = stream.str();
+    copy->sum = SumOf(*copy);
   }
 
   static uint64_t SumOf(const Copy& copy) {

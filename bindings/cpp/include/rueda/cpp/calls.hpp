@@ -52,8 +52,7 @@ inline Call CallOf(rueda_kind kind, const SplitOptions& options, int root = -1) 
           .name = options.name,
           .process_set = options.process_set,
           .root = root,
-          .splits = options.splits,
-          .priority = options.priority};
+          .splits = options.splits};
 }
 inline Call CallOf(rueda_kind kind, const ReduceOptions& options, int root) {
   return {.kind = kind,

@@ -30,7 +30,6 @@ struct SplitOptions {
   std::vector<int64_t> splits = {};
   std::string name = {};                        ///< as in Options
   ProcessSet process_set = global_process_set;  ///< the ranks that take part
-  int priority = 0;                             ///< as in AllreduceOptions
 };
 
 /// Of reduce.

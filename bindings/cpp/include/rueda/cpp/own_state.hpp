@@ -14,7 +14,6 @@
 #include <map>
 #include <memory>
 #include <new>
-#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -114,6 +113,7 @@ struct SharedBytes {
 class PartMissingError : public Error {
  public:
   using Error::Error;
+  bool was_on_its_way = false;  // at the source: partners have what was kept before
 };
 
 // The ranks that `function` tells, such as rueda_leaving_ranks.
@@ -187,21 +187,18 @@ class OwnState {
   void Exchange(const std::string& name, bool in_background = false);
   /// For State. Whether a lost host may take with it what was exchanged last, so that all go back
   /// to what they had before. On all ranks alike after an Exchange.
-  bool is_on_its_way() const { return sending_.has_value(); }
+  bool is_on_its_way() const { return sending_ != nullptr; }
   /// For State: the number of what Restore goes back to.
   uint64_t kept() const { return kept_; }
   /// For State: the contents are what Restore goes back to. Those go to which no rank may go back.
   void Keep();
   /// For State: goes back to what was kept. RUEDA_FAILED_PRECONDITION in a forked child.
   void Restore() {
-    TakeWhatHasArrived();
+    TakeWhatArrives();
     Load(kept_);
   }
-  /// For State: the same, to what was kept before, under this number.
-  void GoBack(uint64_t number) {
-    kept_ = number;
-    Restore();
-  }
+  /// For State: what was kept before, under this number, is what was kept last. Restore follows.
+  void SetKept(uint64_t number) { kept_ = number; }
   /// For State. Collective: shares out anew what all ranks of then had when the source's contents
   /// were kept; an Exchange must follow. RUEDA_DATA_LOSS on all ranks: of some rank of then neither
   /// its part nor a copy is left.
@@ -216,16 +213,17 @@ class OwnState {
     std::map<int, detail::SharedBytes> parts;  ///< by the rank whose they are
     std::map<int, uint64_t> sums;              ///< by rank, checksums
     detail::SharedBytes room;                  ///< from rueda_mem_alloc, where this rank's is
+    std::set<int> on_their_way = {};           ///< ranks of which partners may not have got it
   };
 
   explicit OwnState(Redundancy redundancy) : redundancy_(redundancy) {}
 
-  /// When the membership has failed, and no other has begun.
-  void TakeWhatHasArrived() {
+  /// Waits for what is on its way to this rank; if it does not arrive, it is not here.
+  void TakeWhatArrives() {
     try {
       AwaitPartners();
     } catch (const Error& error) {
-      if (error.status() != RUEDA_ABORTED) throw;
+      if (error.status() != RUEDA_ABORTED && error.status() != RUEDA_RESOURCE_EXHAUSTED) throw;
     }
   }
 
@@ -253,13 +251,12 @@ class OwnState {
     std::vector<int> leaving;  // ranks that it knows to leave
     std::string host;
   };
-  using Coming = decltype(alltoall(std::span<const uint8_t>(), SplitOptions()));
   // What is on its way to partners.
   struct Sending {
-    uint64_t number;  // of the version
+    uint64_t number = 0;  // of the version
     detail::SharedBytes own;
-    Handle<Coming> handle;
     std::vector<std::pair<int, size_t>> coming;  // whose parts this rank gets, and their bytes
+    detail::Flight flight;                       // ends first
   };
   struct Offer {
     bool is_there = false;
@@ -307,7 +304,8 @@ class OwnState {
   uint64_t newest_ = 0;
   uint64_t kept_by_all_ = 0;                // by each of them, as of the last exchange; or more
   std::vector<detail::SharedBytes> spare_;  // rooms that no version has
-  std::optional<Sending> sending_;
+  std::unique_ptr<Sending> sending_;
+  bool waits_next_ = false;  // a partner may not have what was kept last
 };
 
 inline std::vector<OwnState::Brings> OwnState::Tell(const Brings& mine, const std::string& name) {
@@ -470,31 +468,48 @@ inline detail::SharedBytes OwnState::RoomFor(size_t bytes) {
   return room;
 }
 
+// Borrows the memory of `own`.
 inline void OwnState::Send(const detail::SharedBytes& own, const std::vector<int>& partners,
                            const std::vector<Brings>& brings, const std::string& name,
                            int priority) {
   const int rank = rueda::rank(), partner = partners[static_cast<size_t>(rank)];
-  const size_t bytes = partner < 0 ? 0 : own.view.size();
-  SplitOptions options;
-  options.name = name;
-  options.priority = priority;
-  options.splits.resize(brings.size(), 0);
-  if (partner >= 0) options.splits[static_cast<size_t>(partner)] = static_cast<int64_t>(bytes);
-  Sending sending = {newest_, own, alltoall_async(detail::BytesIn(own.view, bytes), options), {}};
+  int64_t bytes = partner < 0 ? 0 : static_cast<int64_t>(own.view.size());
+  std::vector<int64_t> splits(brings.size(), 0);
+  if (partner >= 0) splits[static_cast<size_t>(partner)] = bytes;
+  const rueda_tensor part = {
+      const_cast<char*>(own.view.data()), {RUEDA_CPU, 0}, 1, RUEDA_UINT8, &bytes, nullptr, 0};
+  rueda_operation operation = RUEDA_OPERATION_INIT;
+  operation.kind = RUEDA_ALLTOALL;
+  operation.name = name.c_str();
+  operation.input = &part;
+  operation.splits = splits.data();
+  operation.split_count = splits.size();
+  operation.priority = priority;
+  auto sending = std::make_unique<Sending>();
+  sending->number = newest_;
+  sending->own = own;
   for (size_t other = 0; other < brings.size(); ++other) {
     if (partners[other] != rank) continue;
-    sending.coming.emplace_back(static_cast<int>(other), brings[other].bytes);
+    sending->coming.emplace_back(static_cast<int>(other), brings[other].bytes);
   }
+  sending->flight.Start({&operation, 1}, detail::When::kInBackground);
   sending_ = std::move(sending);
 }
 
 inline void OwnState::AwaitPartners() {
-  if (!sending_.has_value()) return;
-  Sending sending = *std::exchange(sending_, std::nullopt);
-  const auto received = std::make_shared<const Coming>(synchronize(std::move(sending.handle)));
-  const char* next = reinterpret_cast<const char*>(received->tensor.data());
-  for (const auto& [rank, bytes] : sending.coming) {
-    detail::SharedBytes& part = versions_.at(sending.number).parts[rank];
+  const std::unique_ptr<Sending> sending = std::move(sending_);
+  if (sending == nullptr) return;
+  const detail::Flight& flight = sending->flight;
+  flight.Wait();
+  const std::shared_ptr<rueda_result> received(new rueda_result(RUEDA_RESULT_INIT),
+                                               [](rueda_result* result) {
+                                                 rueda_result_free(result);
+                                                 delete result;
+                                               });
+  detail::Check(rueda_result_take(flight.context, flight.handle, 0, received.get()));
+  const char* next = static_cast<const char*>(received->tensor.data);
+  for (const auto& [rank, bytes] : sending->coming) {
+    detail::SharedBytes& part = versions_.at(sending->number).parts[rank];
     part.view = {next, bytes};
     part.owner = received;
     next += bytes;
@@ -535,10 +550,11 @@ inline void OwnState::Exchange(const std::string& name, bool in_background) {
   const std::vector<Brings> brings = Tell(mine, name + ".sizes");
   for (size_t rank = 0; rank < brings.size(); ++rank) {
     if (brings[rank].has_room) continue;
+    waits_next_ = true;
     throw Error(RUEDA_RESOURCE_EXHAUSTED,
                 "elastic state " + name + ": rank " + std::to_string(rank) +
                     " has no memory for its part of " + std::to_string(brings[rank].bytes) +
-                    " bytes; what was kept before remains");
+                    " bytes, or for copies of others'; what was kept before remains");
   }
   const std::vector<int> partners = Partners(brings);
   const int rank = rueda::rank();
@@ -563,9 +579,15 @@ inline void OwnState::Exchange(const std::string& name, bool in_background) {
   for (size_t whose = 0; whose < brings.size(); ++whose) {
     version.sums[static_cast<int>(whose)] = brings[whose].sum;
   }
+  std::set<int> sent;
+  for (size_t whose = 0; whose < partners.size(); ++whose) {
+    if (partners[whose] >= 0) sent.insert(static_cast<int>(whose));
+  }
+  in_background = in_background && !waits_next_;
+  if (in_background) version.on_their_way = sent;
   versions_[newest_] = std::move(version);
   spare_.clear();
-  if (std::any_of(partners.begin(), partners.end(), [](int partner) { return partner >= 0; })) {
+  if (!sent.empty()) {
     // Another state's of the same name may be on its way.
     const std::string sent_as = name + ".parts." + std::to_string(brings.front().which);
     Send(own, partners, brings, sent_as, in_background ? -1 : 0);
@@ -583,6 +605,7 @@ inline void OwnState::Exchange(const std::string& name, bool in_background) {
                                               std::to_string(other) +
                                               " can't open its neighbors' parts: " + all[other]);
   }
+  waits_next_ = false;
   current_ = newest_;
   kept_by_all_ = kept_;
   for (const Brings& each : brings) kept_by_all_ = std::min(kept_by_all_, each.kept);
@@ -646,7 +669,14 @@ inline void OwnState::Sync(int source, const std::string& name) {
                              " of " + std::to_string(size) +
                              " is lost or damaged, and so is every copy: begin again from a "
                              "checkpoint";
-    if (!missing.empty()) throw detail::PartMissingError(RUEDA_DATA_LOSS, text);
+    if (!missing.empty()) {
+      detail::PartMissingError error(RUEDA_DATA_LOSS, text);
+      const std::vector<int> parts = Missing(holders);
+      error.was_on_its_way = version != nullptr &&
+                             std::includes(version->on_their_way.begin(),
+                                           version->on_their_way.end(), parts.begin(), parts.end());
+      throw error;
+    }
     throw Error(RUEDA_DATA_LOSS, text);
   }
   if (has_own && current_ != number) Load(number);
