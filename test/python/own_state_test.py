@@ -575,7 +575,7 @@ ONE_SENDS = """
 from rueda.core import _context, _own_state
 
 _context.neighbor_ranks = list
-_own_state.partners = lambda hosts, *others: [1 if len(hosts) > 1 else None] + [None] * (len(hosts) - 1)
+_own_state.partners = lambda hosts, *others: [1, *[None] * len(hosts)][: len(hosts)]
 """
 
 
