@@ -521,6 +521,23 @@ def test_nothing_is_lost_with_a_host(start):
     job.expect_equal_replicas(4)
 
 
+def test_after_a_commit_that_failed_on_one_rank_the_next_one_waits(on_threads, only_partners):
+    def body():
+        state = elastic.ObjectState(own=elastic.Own(1))
+        state.commit()
+        on_its_way = [state.own.is_on_its_way]
+        state.own.value = (lambda: 1) if rueda.rank() == 1 else 2
+        with pytest.raises((AttributeError, errors.RemoteError)):
+            state.commit()
+        state.own.value = 3
+        for _ in range(2):
+            state.commit()
+            on_its_way.append(state.own.is_on_its_way)
+        return on_its_way
+
+    assert on_threads(2, body) == [[True, False, True]] * 2
+
+
 def test_states_with_equal_names_commit_one_behind_the_other(on_threads, only_partners):
     def body():
         large, small = (elastic.ObjectState(own=elastic.Own(b"x" * size)) for size in (2**25, 1))

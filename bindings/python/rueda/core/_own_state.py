@@ -66,6 +66,7 @@ class _Brings(NamedTuple):
     newest: int
     kept: int
     leaving: list[int]  # the ranks that it knows to leave
+    waits: bool  # for its partner
 
 
 def partners(
@@ -215,14 +216,15 @@ class OwnState:
                 self._newest,
                 self._kept,
                 _context.leaving_ranks(),
+                self._waits_next or not in_background,
             ),
             f"{name}.sizes",
         )
+        self._waits_next = any(each.nbytes is None for each in brings)
         if failure is not None and not isinstance(failure, MemoryError):
             raise failure
         for rank, each in enumerate(brings):
             if each.nbytes is None:
-                self._waits_next = True
                 text = f"elastic state {name}: rank {rank} can't keep its part: {each.why}"
                 raise MemoryError(text) if each.is_memory else errors.RemoteError(text)
         leaving = {rank for each in brings for rank in each.leaving}
@@ -232,7 +234,7 @@ class OwnState:
             leaving,
             [each.neighbors for each in brings],
         )
-        in_background = in_background and not self._waits_next
+        in_background = not any(each.waits for each in brings)
         sent = {rank for rank, partner in enumerate(partner_of) if partner is not None}
         self._newest = max(each.newest for each in brings) + 1
         rank = _context.rank()
@@ -276,7 +278,6 @@ class OwnState:
                 )
         self._current = self._newest
         self._kept_by_all = min(each.kept for each in brings)
-        self._waits_next = False
 
     def _send(
         self,
@@ -346,7 +347,7 @@ class OwnState:
         """Goes back to what was kept."""
         self._check_process()
         # What has not arrived is not here.
-        with contextlib.suppress(errors.AbortedError, MemoryError):
+        with contextlib.suppress(errors.RuedaError, MemoryError):
             self._await_partners()
         version = self._versions[number]
         self._unpack(version.parts[version.rank], version.rank, version.size)

@@ -222,8 +222,7 @@ class OwnState {
   void TakeWhatArrives() {
     try {
       AwaitPartners();
-    } catch (const Error& error) {
-      if (error.status() != RUEDA_ABORTED && error.status() != RUEDA_RESOURCE_EXHAUSTED) throw;
+    } catch (const Error&) {
     }
   }
 
@@ -241,6 +240,7 @@ class OwnState {
   // What a rank tells the others.
   struct Brings {
     bool has_room = true;
+    bool waits = false;  // for its partner
     uint64_t which = 0;  // of this rank's OwnStates
     uint64_t bytes = 0;
     uint64_t sum = 0;
@@ -310,8 +310,8 @@ class OwnState {
 
 inline std::vector<OwnState::Brings> OwnState::Tell(const Brings& mine, const std::string& name) {
   std::string words;
-  for (const uint64_t word : {uint64_t{mine.has_room}, mine.which, mine.bytes, mine.sum,
-                              mine.offset, mine.newest, mine.kept}) {
+  for (const uint64_t word : {uint64_t{mine.has_room}, uint64_t{mine.waits}, mine.which, mine.bytes,
+                              mine.sum, mine.offset, mine.newest, mine.kept}) {
     detail::AppendNumber(word, &words);
   }
   detail::AppendNumbers(mine.neighbors, &words);
@@ -321,6 +321,7 @@ inline std::vector<OwnState::Brings> OwnState::Tell(const Brings& mine, const st
     std::string_view rest = each;
     Brings& one = all.emplace_back();
     one.has_room = detail::TakeNumber(&rest) != 0;
+    one.waits = detail::TakeNumber(&rest) != 0;
     one.which = detail::TakeNumber(&rest);
     one.bytes = detail::TakeNumber(&rest);
     one.sum = detail::TakeNumber(&rest);
@@ -538,6 +539,7 @@ inline void OwnState::Exchange(const std::string& name, bool in_background) {
     if (error.status() != RUEDA_RESOURCE_EXHAUSTED) throw;
     mine.has_room = false;
   }
+  mine.waits = waits_next_ || !in_background;
   mine.which = which_;
   mine.newest = newest_;
   mine.kept = kept_;
@@ -548,9 +550,10 @@ inline void OwnState::Exchange(const std::string& name, bool in_background) {
   if (given == nullptr) gethostname(host, sizeof host - 1);
   mine.host = given != nullptr ? given : host;
   const std::vector<Brings> brings = Tell(mine, name + ".sizes");
+  waits_next_ =
+      std::any_of(brings.begin(), brings.end(), [](const Brings& each) { return !each.has_room; });
   for (size_t rank = 0; rank < brings.size(); ++rank) {
     if (brings[rank].has_room) continue;
-    waits_next_ = true;
     throw Error(RUEDA_RESOURCE_EXHAUSTED,
                 "elastic state " + name + ": rank " + std::to_string(rank) +
                     " has no memory for its part of " + std::to_string(brings[rank].bytes) +
@@ -583,7 +586,8 @@ inline void OwnState::Exchange(const std::string& name, bool in_background) {
   for (size_t whose = 0; whose < partners.size(); ++whose) {
     if (partners[whose] >= 0) sent.insert(static_cast<int>(whose));
   }
-  in_background = in_background && !waits_next_;
+  in_background =
+      std::none_of(brings.begin(), brings.end(), [](const Brings& each) { return each.waits; });
   if (in_background) version.on_their_way = sent;
   versions_[newest_] = std::move(version);
   spare_.clear();
@@ -605,7 +609,6 @@ inline void OwnState::Exchange(const std::string& name, bool in_background) {
                                               std::to_string(other) +
                                               " can't open its neighbors' parts: " + all[other]);
   }
-  waits_next_ = false;
   current_ = newest_;
   kept_by_all_ = kept_;
   for (const Brings& each : brings) kept_by_all_ = std::min(kept_by_all_, each.kept);
