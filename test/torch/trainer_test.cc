@@ -1138,7 +1138,9 @@ TEST(ProgressBar, CountsTheEpochsOwnSteps) {
   std::string text(4096, '\0');
   text.resize(static_cast<size_t>(std::max<ssize_t>(read(reader, text.data(), text.size()), 0)));
   close(reader);
-  EXPECT_EQ(text, "\repoch  5 [##########                    ] 1/3");
+  EXPECT_EQ(text,
+            "goes on in epoch 5 on 1 rank\r\n"
+            "\repoch  5 [##########                    ] 1/3");
 }
 
 TEST(Checkpoint, AnEarlierOneOfTheNameIsGoneBeforeItsProgress) {

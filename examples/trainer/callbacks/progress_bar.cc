@@ -25,8 +25,9 @@ void ProgressBar::OnBegin(Training& training) {
   steps_ = 0;
   shown_ = -1;
   if (training.rank == 0 && training.first_epoch > 1 && training.resumed_from.empty()) {
-    std::fprintf(stream_, "goes on in epoch %lld on %d ranks\n",
-                 static_cast<long long>(training.first_epoch), training.ranks);
+    std::fprintf(stream_, "goes on in epoch %lld on %d rank%s\n",
+                 static_cast<long long>(training.first_epoch), training.ranks,
+                 training.ranks == 1 ? "" : "s");
     std::fflush(stream_);
   }
   if (training.rank != 0 || training.resumed_from.empty()) return;
