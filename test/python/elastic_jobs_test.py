@@ -565,7 +565,11 @@ handles = []
 def train(state):
     number = rueda.membership_info().number
     if number == 2 and slot == 0:
-        handles.pop().wait()
+        try:
+            handles.pop().wait()
+        except rueda.AbortedError as error:
+            say("it failed in membership", error.membership)
+            raise
     while state.step < 40:
         if number == 1 and state.step == 10 and slot == 0:
             handles.append(rueda.allreduce_async(np.ones(3), name="never"))
@@ -586,6 +590,7 @@ def test_an_operation_that_failed_in_an_earlier_membership_is_a_loss_when_it_is_
     job = start(OLD_HANDLE, "-np", 3, "--min-np", 2, "--blacklist-cooldown-range", 600, 600)
     job.wait_for(r"\[\d\] done in membership 3", 2)
     job.expect_status(0)
+    assert job.find(r"\[0\] it failed in membership 1")
     assert job.find(r".* rank 0 aborted the job: LostRankError: .*"), "nobody waits for rank 0"
 
 

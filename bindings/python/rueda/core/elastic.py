@@ -507,9 +507,11 @@ def _check_goes_on(error: errors.RuedaError) -> None:
                 "`ruedarun --min-np N` starts.",
             )
         raise error
-    # So that the others don't wait for this rank. It may be an earlier membership's error, too.
-    with contextlib.suppress(errors.RuedaError):
-        _context.abort(_context.reason_of(error))
+    number = _context.membership()
+    is_old = is_lost and (error.membership or number) != number
+    if not is_lost or is_old:  # so that the others don't wait for this rank
+        with contextlib.suppress(errors.RuedaError):
+            _context.abort(_context.reason_of(error))
 
 
 def _regroup(state: State) -> None:
