@@ -508,7 +508,7 @@ def _check_goes_on(error: errors.RuedaError) -> None:
             )
         raise error
     number = _context.membership()
-    is_old = is_lost and (error.membership or number) != number
+    is_old = isinstance(error, errors.AbortedError) and error.membership not in (0, number)
     if not is_lost or is_old:  # so that the others don't wait for this rank
         with contextlib.suppress(errors.RuedaError):
             _context.abort(_context.reason_of(error))
