@@ -544,7 +544,7 @@ class Discovery(unittest.TestCase):
 class LibTorch(unittest.TestCase):
     def test_a_model_and_its_optimizer_survive(self):
         support.skip("" if TORCH_HELPER else "it was not given")
-        job = Job(self, "-np", 3, "--min-np", 2, "--blacklist-cooldown-range", 0.1, 0.1, program=[TORCH_HELPER, "1200"])
+        job = Job(self, "-np", 3, "--min-np", 2, "--blacklist-cooldown-range", 1, 1, program=[TORCH_HELPER, "1200"])
         first, pids = job.await_membership(3)
         os.kill(pids[0], signal.SIGKILL)
         second, survivors = job.await_membership(2, after=first)
@@ -560,7 +560,7 @@ class LibTorch(unittest.TestCase):
         membership and its pids, and makes others."""
         support.skip("" if TORCH_HELPER else "it was not given")
         folder = tempfile.mkdtemp()
-        job = Job(self, *ranks, "--blacklist-cooldown-range", 0.1, 0.1, program=[TORCH_HELPER, "--strategy", strategy, folder])
+        job = Job(self, *ranks, "--blacklist-cooldown-range", 1, 1, program=[TORCH_HELPER, "--strategy", strategy, folder])
         job.end = os.path.join(folder, "end")
         changes(job, folder)
         job.finish()
