@@ -176,10 +176,7 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
 
   // In the next membership: a strategy's memory may still be written to by ranks of this one, which
   // the launcher ends meanwhile.
-  void GoBack() {
-    goes_back_ = true;
-    TakeWhatArrives();
-  }
+  void GoBack() { goes_back_ = true; }
 
   void Reset() {
     if (std::exchange(goes_back_, false)) GoBackNow();
