@@ -157,10 +157,12 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
 
   // As a State does.
   void KeepAll(bool with_earlier) {
-    Copies copies = std::exchange(with_earlier ? earlier_ : kept_, {});  // its memory is used again
-    Fill(&copies);
-    std::swap(kept_, copies);
-    earlier_ = std::move(copies);
+    Fill(with_earlier ? &earlier_ : &kept_);
+    if (with_earlier) {
+      std::swap(kept_, earlier_);
+    } else {
+      earlier_ = {};
+    }
     has_earlier_ = with_earlier;
     earlier_number_ = kept();
     if (has_pieces_) Keep();

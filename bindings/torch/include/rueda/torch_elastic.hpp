@@ -88,11 +88,13 @@ class State : public StateBase {
   void save() override {
     values_.Gather(in_background());
     const bool with_earlier = values_.is_on_its_way();
-    Copy copy = std::exchange(with_earlier ? earlier_ : kept_, {});  // its memory is used again
-    Fill(&copy);
+    Fill(with_earlier ? &earlier_ : &kept_);
     values_.KeepAll(with_earlier);
-    std::swap(kept_, copy);
-    earlier_ = std::move(copy);
+    if (with_earlier) {
+      std::swap(kept_, earlier_);
+    } else {
+      earlier_ = {};
+    }
   }
   bool go_back() override {
     if (!values_.go_back()) return false;
