@@ -1020,12 +1020,21 @@ def a_limit_of_time():
     return x.item()
 
 
+def _rank_1_dies(rank):
+    """When the others are over with what all did before."""
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 1:
+        for other in set(range(dist.get_world_size())) - {1}:
+            store.get(f"rank 1 may die: {other}")
+        os.kill(os.getpid(), signal.SIGKILL)
+    store.set(f"rank 1 may die: {rank}", "")
+
+
 def lost_rank():
     rank, _ = start()
     model = DistributedDataParallel(_net())
     _loss(model, 0, rank).backward()
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+    _rank_1_dies(rank)
     began = time.monotonic()
     try:
         for step in range(100):
@@ -1036,8 +1045,7 @@ def lost_rank():
 
 def lost_before_a_monitored_barrier():
     rank, _ = start()
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+    _rank_1_dies(rank)
     try:
         dist.monitored_barrier()
     except RuntimeError as error:

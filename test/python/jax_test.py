@@ -595,10 +595,11 @@ def test_mistakes_are_told_where_a_function_is_traced():
     run(fn)
 
 
-def test_a_lost_rank_is_named_and_nobody_hangs(capfd):
+def test_a_lost_rank_is_named_and_nobody_hangs(capfd, tmp_path):
     def fn(rows):
         import os
         import signal
+        import time
 
         import jax
         import jax.numpy as jnp
@@ -609,8 +610,12 @@ def test_a_lost_rank_is_named_and_nobody_hangs(capfd):
         call = jax.jit(lambda x: rx.allreduce(x, "lost"))
         x = jnp.ones(rows)
         call(x).block_until_ready()
+        over = tmp_path / str(rows)  # on rank 0, which it may be later than on rank 1
         if rx.rank() == 1:
+            while not over.exists():
+                time.sleep(0.001)
             os.kill(os.getpid(), signal.SIGKILL)
+        over.touch()
         try:
             with rx.synchronized():
                 call(x)

@@ -186,6 +186,7 @@ def killed(me):
     for victim, operation in zip([0, me.members - 1, 1], operations, strict=True):
         me.configure(group, members)
         total(group, 1)
+        me.meet(f"before {victim}", members)  # each is over with the sum
         if me.number == victim:
             me.store.set("killed at", json.dumps(time.monotonic()))
             os.kill(os.getpid(), signal.SIGKILL)

@@ -73,6 +73,10 @@ class Process:
         self._process.send_signal(signal.SIGKILL)
         return time.monotonic()
 
+    def status(self):
+        """None while it runs."""
+        return self._process.poll()
+
     def end(self):
         """Waits for it: its status."""
         try:
@@ -106,14 +110,22 @@ def store():
 def members(processes, store):
     """Runs a case on so many processes, all of which end well or by SIGKILL: what each has told."""
 
+    ends = (0, -signal.SIGKILL)
+
     def run(size, case, *arguments, variables=lambda number: {}):
         started = [
             processes(case, number, size, store.port, *arguments, **variables(number))
             for number in range(size)
         ]
+        until = time.monotonic() + LIMIT_S
+        statuses = [None]
+        while None in statuses and {*statuses} <= {None, *ends} and time.monotonic() < until:
+            time.sleep(0.02)
+            statuses = [process.status() for process in started]
+        errors = [process.errors() for process in started if process.status() not in ends]
+        assert {*statuses} <= {*ends}, f"{statuses}\n" + "\n".join(errors)
         for process in started:
-            status = process.end()
-            assert status in (0, -signal.SIGKILL), process.errors()
+            process.end()
         return [process.told for process in started]
 
     return run
