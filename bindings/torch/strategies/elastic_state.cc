@@ -157,21 +157,16 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
 
   // As a State does.
   void KeepAll(bool with_earlier) {
-    Fill(with_earlier ? &earlier_ : &kept_);
-    if (with_earlier) {
-      std::swap(kept_, earlier_);
-    } else {
-      earlier_ = {};
-    }
-    has_earlier_ = with_earlier;
-    earlier_number_ = kept();
-    if (has_pieces_) Keep();
+    copies_.Keep(with_earlier, [this](Copies* copies) {
+      Fill(copies);
+      if (has_pieces_) Keep();
+      copies->pieces = kept();
+    });
   }
 
   bool GoBackToEarlier() {
-    if (!std::exchange(has_earlier_, false)) return false;
-    kept_ = std::exchange(earlier_, {});
-    if (has_pieces_) SetKept(earlier_number_);
+    if (!copies_.GoBack()) return false;
+    if (has_pieces_) SetKept(copies_.last().pieces);
     goes_back_ = true;
     return true;
   }
@@ -248,7 +243,8 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
     std::vector<ParameterState> groups;
     std::vector<ParameterState> states;  // by parameter; empty: they are in pieces
     std::vector<at::Tensor> extras;
-    uint64_t sum = 0;
+    uint64_t sum = 0;     // of the tensors
+    uint64_t pieces = 0;  // the version that is kept of them
   };
 
   [[noreturn]] void Refuse(const std::string& why) const {
@@ -262,19 +258,20 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
   // Gradients are dropped: they were on their way when a rank was lost.
   void GoBackNow() {
     const at::NoGradGuard no_grad;
-    if (SumOf(kept_) != kept_.sum) rueda::detail::ThrowDamaged("the model or the optimizer");
+    const Copies& kept = copies_.last();
+    if (SumOf(kept) != kept.sum) rueda::detail::ThrowDamaged("the model or the optimizer");
     End();
     const NamedTensors tensors = TensorsOf(model_.module());
     for (size_t i = 0; i < tensors.size(); ++i) {
-      if (!kept_.tensors[i].defined()) continue;
-      at::Tensor(tensors[i].second).copy_(kept_.tensors[i]);
+      if (!kept.tensors[i].defined()) continue;
+      at::Tensor(tensors[i].second).copy_(kept.tensors[i]);
       not_whole_.erase(tensors[i].second.unsafeGetTensorImpl());
     }
-    extras_ = kept_.extras;
-    SetOptions(optimizer_, kept_.groups);
+    extras_ = kept.extras;
+    SetOptions(optimizer_, kept.groups);
     for (size_t i = 0; i < parameters_.size(); ++i) {
       SetParameterState(optimizer_, parameters_[i],
-                        kept_.states.empty() ? ParameterState() : CopyOf(kept_.states[i]));
+                        kept.states.empty() ? ParameterState() : CopyOf(kept.states[i]));
     }
     if (has_pieces_) Restore();
   }
@@ -359,10 +356,7 @@ class StrategyKeeper final : public rueda::elastic::OwnState {
   std::vector<at::Tensor> parameters_;  // of the optimizer, in its order
   std::unique_ptr<Strategy> strategy_;
   std::set<const c10::TensorImpl*> not_whole_;  // parameters of which ranks have shares alone
-  Copies kept_;                                 // of the last commit
-  Copies earlier_;                              // of the one before, if it may be needed
-  bool has_earlier_ = false;
-  uint64_t earlier_number_ = 0;
+  rueda::detail::KeptCopies<Copies> copies_;
   std::vector<at::Tensor> extras_;  // for the next strategy
   bool goes_back_ = false;
 };

@@ -44,6 +44,40 @@ inline bool IsElastic() {
   return value != nullptr && *value != '\0';
 }
 
+// What a state keeps: of its last commit, and of the one before while all may go back to it.
+template <typename Copy>
+class KeptCopies {
+ public:
+  const Copy& last() const { return last_; }
+
+  // `fill` turns a copy that is not needed any more into one of the state as it is.
+  template <typename Fill>
+  void Keep(bool with_earlier, Fill&& fill) {
+    has_earlier_ = false;
+    fill(with_earlier ? &earlier_ : &last_);
+    if (!with_earlier) return DropEarlier();
+    std::swap(last_, earlier_);
+    has_earlier_ = true;
+  }
+
+  void DropEarlier() {
+    earlier_ = {};
+    has_earlier_ = false;
+  }
+
+  // To the one before. False: there is none.
+  bool GoBack() {
+    if (!std::exchange(has_earlier_, false)) return false;
+    last_ = std::exchange(earlier_, {});
+    return true;
+  }
+
+ private:
+  Copy last_ = {};
+  Copy earlier_ = {};
+  bool has_earlier_ = false;
+};
+
 }  // namespace rueda::detail
 
 namespace rueda::elastic {
@@ -209,6 +243,8 @@ class State : public StateBase {
   template <typename... Values>
   explicit State(Values&... values) {
     (Add(values), ...);
+    CopyValues();
+    KeepAll(/*with_earlier=*/false);
   }
 
   /// Collective, if there is a Sharded or Own.
@@ -217,24 +253,23 @@ class State : public StateBase {
     KeepAll(is_on_its_way());
   }
   bool go_back() override {
-    if (!has_earlier_) return false;
-    has_earlier_ = false;
-    for (const OwnValue& own : own_) own.value->SetKept(own.earlier);
-    for (Value& value : values_) value.kept = std::exchange(value.earlier, {});
+    if (!copies_.GoBack()) return false;
+    for (size_t i = 0; i < own_.size(); ++i) own_[i]->SetKept(copies_.last().own[i]);
     restore();
     return true;
   }
   /// Throws RUEDA_DATA_LOSS if a copy is not as it was kept. Nothing has changed then.
   void restore() override {
+    const std::vector<ValueCopy>& kept = copies_.last().values;
     for (size_t i = 0; i < values_.size(); ++i) {
-      if (detail::FingerprintOf(values_[i].kept.bytes) == values_[i].kept.sum) continue;
+      if (detail::FingerprintOf(kept[i].bytes) == kept[i].sum) continue;
       detail::ThrowDamaged("variable " + std::to_string(i));
     }
-    for (const OwnValue& own : own_) own.value->Restore();
-    for (const Value& value : values_) value.set(value.kept.bytes);
+    for (OwnState* own : own_) own->Restore();
+    for (size_t i = 0; i < values_.size(); ++i) values_[i].set(kept[i].bytes);
   }
   void sync(int source) override {
-    for (size_t i = 0; i < own_.size(); ++i) own_[i].value->Sync(source, NameOf("own", i));
+    for (size_t i = 0; i < own_.size(); ++i) own_[i]->Sync(source, NameOf("own", i));
     for (size_t i = 0; i < values_.size(); ++i) {
       const bool is_source = rueda::rank() == source;
       values_[i].set(broadcast_object(is_source ? values_[i].get() : "", source,
@@ -242,54 +277,55 @@ class State : public StateBase {
     }
     CheckReplicas(source);
   }
-  void before_change() override { Gather(/*in_background=*/false); }
+  void before_change() override { Exchange(/*in_background=*/false); }
 
-  /// For a state that has this one. The first half of save; collective.
+  /// For a state that has this one. The first half of save, and all of it that may fail;
+  /// collective.
   void Gather(bool in_background) {
-    for (size_t i = 0; i < own_.size(); ++i) {
-      own_[i].value->Exchange(NameOf("own", i), in_background);
-    }
+    Exchange(in_background);
+    copies_.DropEarlier();  // all have the last: there is room for the next
+    CopyValues();
   }
   /// The second half. `with_earlier`: go_back works then.
   void KeepAll(bool with_earlier) {
-    has_earlier_ = false;
-    std::vector<Copy> copies;
-    for (Value& value : values_) {
-      value.earlier = {};
-      copies.push_back(CopyOf(value));
+    for (OwnState* own : own_) {
+      own->Keep();
+      next_.own.push_back(own->kept());
     }
-    for (OwnValue& own : own_) {
-      own.earlier = own.value->kept();
-      own.value->Keep();
-    }
-    for (size_t i = 0; i < values_.size(); ++i) {
-      Copy kept = std::exchange(values_[i].kept, std::move(copies[i]));
-      if (with_earlier) values_[i].earlier = std::move(kept);
-    }
-    has_earlier_ = with_earlier;
+    copies_.Keep(with_earlier, [this](Copy* copy) { *copy = std::exchange(next_, {}); });
   }
   /// Between the two: see OwnState.
   bool is_on_its_way() const {
     return std::any_of(own_.begin(), own_.end(),
-                       [](const OwnValue& own) { return own.value->is_on_its_way(); });
+                       [](const OwnState* own) { return own->is_on_its_way(); });
   }
 
  private:
-  struct Copy {
-    std::string bytes;
-    uint64_t sum = 0;
-  };
   struct Value {
     std::function<std::string()> get;
     std::function<void(const std::string&)> set;
     bool compared;  // after a sync
-    Copy kept = {};
-    Copy earlier = {};
   };
-  struct OwnValue {
-    OwnState* value;
-    uint64_t earlier;  // what it had kept before
+  struct ValueCopy {
+    std::string bytes;
+    uint64_t sum;
   };
+  struct Copy {
+    std::vector<ValueCopy> values;
+    std::vector<uint64_t> own;  // the versions that they have kept
+  };
+
+  void CopyValues() {
+    next_ = {};
+    for (const Value& value : values_) {
+      std::string bytes = value.get();
+      const uint64_t sum = detail::FingerprintOf(bytes);
+      next_.values.push_back({std::move(bytes), sum});
+    }
+  }
+  void Exchange(bool in_background) {
+    for (size_t i = 0; i < own_.size(); ++i) own_[i]->Exchange(NameOf("own", i), in_background);
+  }
 
   // Whether all have what the source has.
   void CheckReplicas(int source) const {
@@ -312,17 +348,10 @@ class State : public StateBase {
     }
   }
 
-  static Copy CopyOf(const Value& value) {
-    Copy copy = {value.get()};
-    copy.sum = detail::FingerprintOf(copy.bytes);
-    return copy;
-  }
-
   template <typename T>
   void Add(T& value) {
     if constexpr (std::is_base_of_v<OwnState, T>) {
-      value.Keep();
-      own_.push_back({&value, value.kept()});
+      own_.push_back(&value);
     } else if constexpr (!detail::Kept<T>) {
       static_assert(detail::Kept<T>,
                     "elastic state is of values that are copied as bytes, of vectors and strings "
@@ -331,7 +360,6 @@ class State : public StateBase {
       values_.push_back({[&value] { return detail::ToBytes(value); },
                          [&value](const std::string& bytes) { detail::FromBytes(bytes, &value); },
                          !detail::Serialized<T>});
-      values_.back().kept = CopyOf(values_.back());
     }
   }
   static std::string NameOf(const std::string& kind, size_t i) {
@@ -339,8 +367,9 @@ class State : public StateBase {
   }
 
   std::vector<Value> values_;
-  std::vector<OwnValue> own_;
-  bool has_earlier_ = false;  // besides what is kept
+  std::vector<OwnState*> own_;
+  detail::KeptCopies<Copy> copies_;
+  Copy next_;  // between the halves of save
 };
 
 /// Calls `train` until it returns: again when ranks were lost, with the state of the last commit,

@@ -82,23 +82,17 @@ class State : public StateBase {
   template <typename... Values>
   State(torch::nn::Module& module, torch::optim::Optimizer& optimizer, Values&... values)
       : module_(module), optimizer_(optimizer), values_(values...) {
-    Fill(&kept_);
+    Keep(/*with_earlier=*/false);
   }
 
   void save() override {
     values_.Gather(in_background());
     const bool with_earlier = values_.is_on_its_way();
-    Fill(with_earlier ? &earlier_ : &kept_);
+    Keep(with_earlier);
     values_.KeepAll(with_earlier);
-    if (with_earlier) {
-      std::swap(kept_, earlier_);
-    } else {
-      earlier_ = {};
-    }
   }
   bool go_back() override {
-    if (!values_.go_back()) return false;
-    kept_ = std::exchange(earlier_, {});
+    if (!copies_.GoBack() || !values_.go_back()) return false;
     restore();
     return true;
   }
@@ -106,11 +100,12 @@ class State : public StateBase {
   /// Gradients are dropped: they were on their way when a rank was lost.
   void restore() override {
     const c10::NoGradGuard guard;
-    if (SumOf(kept_) != kept_.sum) rueda::detail::ThrowDamaged("the model or the optimizer");
+    const Copy& kept = copies_.last();
+    if (SumOf(kept) != kept.sum) rueda::detail::ThrowDamaged("the model or the optimizer");
     const std::vector<at::Tensor> tensors = Tensors();
-    for (size_t i = 0; i < tensors.size(); ++i) at::Tensor(tensors[i]).copy_(kept_.tensors[i]);
+    for (size_t i = 0; i < tensors.size(); ++i) at::Tensor(tensors[i]).copy_(kept.tensors[i]);
     for (at::Tensor& parameter : module_.parameters()) parameter.mutable_grad().reset();
-    std::istringstream stream(kept_.optimizer);
+    std::istringstream stream(kept.optimizer);
     torch::serialize::InputArchive archive;
     archive.load_from(stream);
     optimizer_.load(archive);
@@ -140,24 +135,28 @@ class State : public StateBase {
     return tensors;
   }
 
+  void Keep(bool with_earlier) {
+    copies_.Keep(with_earlier, [this](Copy* copy) { Fill(copy); });
+  }
+
+  // All memory is there before anything is replaced.
   void Fill(Copy* copy) const {
     const c10::NoGradGuard guard;
-    const std::vector<at::Tensor> tensors = Tensors();
-    copy->tensors.resize(tensors.size());
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      at::Tensor& kept = copy->tensors[i];
-      if (kept.defined() && kept.sizes() == tensors[i].sizes()) {
-        kept.copy_(tensors[i]);
-      } else {
-        kept = tensors[i].detach().clone();
-      }
-    }
     torch::serialize::OutputArchive archive;
     optimizer_.save(archive);
     std::ostringstream stream;
     archive.save_to(stream);
-    copy->optimizer = stream.str();
-    copy->sum = SumOf(*copy);
+    Copy next = {copy->tensors, stream.str()};
+    const std::vector<at::Tensor> tensors = Tensors();
+    next.tensors.resize(tensors.size());
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      at::Tensor& kept = next.tensors[i];
+      if (kept.defined() && kept.sizes() == tensors[i].sizes()) continue;
+      kept = at::empty_like(tensors[i]);
+    }
+    for (size_t i = 0; i < tensors.size(); ++i) next.tensors[i].copy_(tensors[i]);
+    next.sum = SumOf(next);
+    *copy = std::move(next);
   }
 
   static uint64_t SumOf(const Copy& copy) {
@@ -171,8 +170,7 @@ class State : public StateBase {
   torch::nn::Module& module_;
   torch::optim::Optimizer& optimizer_;
   rueda::elastic::State values_;
-  Copy kept_;
-  Copy earlier_;  // if it may be needed
+  rueda::detail::KeptCopies<Copy> copies_;
 };
 
 /// Options of a StrategyState.
