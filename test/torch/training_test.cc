@@ -339,6 +339,44 @@ RANKS_TEST(ElasticState, OfAModelDoesNotGoBackToWhatWasDamaged, 1) {
   }
 }
 
+struct Unwilling {
+  bool throws = false;
+  std::string to_bytes() const {
+    if (throws) throw std::runtime_error("as this test does");
+    return "";
+  }
+  void from_bytes(std::string_view) {}
+};
+
+RANKS_TEST(ElasticState, OfTheCommitBeforeStaysWholeIfOneFails, 1) {
+  for (const std::string strategy : {"", "ddp", "sharded"}) {
+    SCOPED_TRACE(strategy);
+    Net net;
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+    int step = 1;
+    hvd::elastic::Own<int> own(1);
+    Unwilling unwilling;
+    std::unique_ptr<hvd::elastic::StateBase> state;
+    if (strategy.empty()) {
+      state = std::make_unique<hvd::elastic::State>(*net, sgd, step, own, unwilling);
+    } else {
+      state = std::make_unique<hvd::elastic::StrategyState>(
+          hvd::elastic::StrategyStateOptions{.strategy = strategy}, net, sgd, step, own, unwilling);
+    }
+    state->Follow();
+    const at::Tensor before = net->hidden->weight.detach().clone();
+    torch::nn::init::zeros_(net->hidden->weight);
+    step = own.value = 2;
+    unwilling.throws = true;
+    EXPECT_THROW(state->commit(), std::runtime_error);
+    state->restore();
+    state->reset();
+    EXPECT_TRUE(torch::equal(net->hidden->weight, before));
+    EXPECT_EQ(step, 1);
+    EXPECT_EQ(own.value, 1);
+  }
+}
+
 // Each rank is a host of its own, to which the other sends.
 RANKS_TEST(ElasticState, GoesBackToTheCommitThatAnotherHostHas, 2) {
   setenv("HOROVOD_HOSTNAME", ("host" + std::to_string(hvd::rank())).c_str(), 1);
