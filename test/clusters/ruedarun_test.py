@@ -178,8 +178,9 @@ class Refusals(OnHosts):
                             words=["-H", f"{self.a},{self.b}", "./none"])
 
     def test_loopback_leads_to_no_other_host(self):
-        self.expect_refused(1, f"host {self.a}: network interface lo is loopback, by which ranks on other hosts can't be "
-                               "reached: name another", words=["--network-interface", "lo", "-H", f"{self.a},{self.b}", "true"])
+        for words in (["--network-interface", "lo"], ["-x", "RUEDA_NETWORK_INTERFACE=lo"]):
+            self.expect_refused(1, f"host {self.a}: network interface lo is loopback, by which ranks on other hosts can't "
+                                   "be reached: name another", words=[*words, "-H", f"{self.a},{self.b}", "true"])
 
     def test_a_host_without_ruedarun(self):
         program = os.path.join(self.folder, "ruedarun")

@@ -135,12 +135,13 @@ absl::StatusOr<launch::Order> MakeOrder(const LaunchOptions& options, const Host
 
 // The settings that ruedarun itself goes by are the ranks'.
 absl::StatusOr<Config> OwnSettings(const LaunchOptions& options, const HostFacts& host) {
+  RUEDA_ASSIGN_OR_RETURN(const Environment wanted, WantedVariables(options, host.environment));
   Environment environment;
   for (const char* name : {"RUEDA_START_TIMEOUT_S", "RUEDA_NETWORK_INTERFACE"}) {
-    const auto inherited = host.environment.find(name);
-    if (inherited != host.environment.end()) environment.insert(*inherited);
-    const auto set = options.settings.find(name);
-    if (set != options.settings.end()) environment[name] = set->second;
+    for (const Environment* each : {&wanted, &host.environment}) {
+      const auto found = each->find(name);
+      if (found != each->end()) environment.insert(*found);  // what is there already stays
+    }
   }
   Config config;
   RUEDA_RETURN_IF_ERROR(ReadEnvironment(environment, &config));
