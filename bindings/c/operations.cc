@@ -140,6 +140,7 @@ absl::Status HandleError(rueda_context* context, rueda_handle handle, rueda_erro
   }
   const absl::Status status = DeepCopy(request->status);
   const FailurePtr failure = request->failure;
+  const uint64_t membership = request->membership;
   const SpecPtr spec = request->spec;
   runtime->Unreference(request);
   MutexLock lock(context->errors_mutex);
@@ -151,7 +152,7 @@ absl::Status HandleError(rueda_context* context, rueda_handle handle, rueda_erro
       strings->tensor = spec->name;
     }
   }
-  WriteStruct(ErrorOf(status, failure.get(), runtime->world().membership, strings.get()), error);
+  WriteStruct(ErrorOf(status, failure.get(), membership, strings.get()), error);
   return absl::OkStatus();
 }
 

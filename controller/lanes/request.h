@@ -142,7 +142,8 @@ struct Request {
   std::atomic<uint32_t> done{0};
   std::atomic<uint32_t> enqueued{0};  // on a device: all its work is
   absl::Status status;
-  FailurePtr failure;  // when the membership failed
+  FailurePtr failure;       // when the membership failed
+  uint64_t membership = 0;  // in which it was
   // By part, where the output's shape is not the input's.
   std::vector<Shape> output_shapes;
   std::vector<OutputMemory> outputs;

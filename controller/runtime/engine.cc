@@ -313,6 +313,7 @@ void Engine::Complete(Request* request, absl::Status status, Nanos at, FailurePt
   in_flight_[request->token] = nullptr;
   if (Lane* lane = lanes_->Find(request->spec->set)) lane->Ended(*request);
   request->failure = std::move(failure);
+  request->membership = world_.membership;
   trace::RecordAt(at, trace::Event::kComplete, 0, request->handle(),
                   static_cast<uint64_t>(request->status.code()));
   submissions_->Ended(*request);
