@@ -1,7 +1,7 @@
 // A process of the elastic jobs that elastic_test.py starts.
 //
 //   elastic_helper --steps N [--commit N] [--pause MS] [--work N] [--until FILE] [--ballast MIB]
-//                  [--own rank|host]
+//                  [--own rank|host] [--pending]
 //   elastic_helper --regroups N
 //
 // Trains a model whose every bit depends on the steps, the ranks, their number and their places.
@@ -9,7 +9,8 @@
 // there. At the end it replays, alone, what the memberships have done, and compares: `done` and the
 // digest of the weights, or `wrong`. With --own each rank has a part of an array alone, and a count
 // of its own steps, whose copies are with another rank, or on another host: these must come out
-// right, too.
+// right, too. With --pending the process in slot 0 begins an operation that the others don't, and
+// waits for it in all later memberships.
 //
 // The other way begins so many memberships of the same ranks, one after the other, and says what
 // the process has after the tenth and after the last one.
@@ -50,20 +51,17 @@ struct Options {
   std::string own;
   size_t elements = 10'007;  // of what ranks have alone
   bool says_commits = false;
+  bool is_pending = false;
 };
 
 Options ParseOptions(int argc, char** argv) {
-  static const option kOptions[] = {{"steps", required_argument, nullptr, 's'},
-                                    {"commit", required_argument, nullptr, 'c'},
-                                    {"pause", required_argument, nullptr, 'p'},
-                                    {"work", required_argument, nullptr, 'w'},
-                                    {"ballast", required_argument, nullptr, 'b'},
-                                    {"regroups", required_argument, nullptr, 'r'},
-                                    {"until", required_argument, nullptr, 'u'},
-                                    {"own", required_argument, nullptr, 'o'},
-                                    {"elements", required_argument, nullptr, 'e'},
-                                    {"say-commits", no_argument, nullptr, 'y'},
-                                    {}};
+  static const option kOptions[] = {
+      {"steps", required_argument, nullptr, 's'},    {"commit", required_argument, nullptr, 'c'},
+      {"pause", required_argument, nullptr, 'p'},    {"work", required_argument, nullptr, 'w'},
+      {"ballast", required_argument, nullptr, 'b'},  {"regroups", required_argument, nullptr, 'r'},
+      {"until", required_argument, nullptr, 'u'},    {"own", required_argument, nullptr, 'o'},
+      {"elements", required_argument, nullptr, 'e'}, {"say-commits", no_argument, nullptr, 'y'},
+      {"pending", no_argument, nullptr, 'n'},        {}};
   Options options;
   int choice;
   while ((choice = getopt_long(argc, argv, "", kOptions, nullptr)) != -1) {
@@ -76,6 +74,7 @@ Options ParseOptions(int argc, char** argv) {
     if (choice == 'u') options.until = optarg;
     if (choice == 'o') options.own = optarg;
     if (choice == 'y') options.says_commits = true;
+    if (choice == 'n') options.is_pending = true;
     if (choice == 'e') options.elements = std::strtoul(optarg, nullptr, 10);
     if (choice == '?') std::exit(2);
   }
@@ -231,7 +230,8 @@ int Main(int argc, char** argv) {
   const Options options = ParseOptions(argc, argv);
   rueda::init();
   const char* const slot = std::getenv("RUEDA_RANK");
-  const bool is_heavy = slot != nullptr && std::string(slot) == "3";
+  const std::string place = slot == nullptr ? "" : slot;
+  const bool is_heavy = place == "3";
   const std::vector<char> ballast(is_heavy ? options.ballast << 20 : 0, 1);
   if (options.regroups > 0) return Regroup(options.regroups);
   std::vector<float> weights(options.parameters), gradient;
@@ -249,9 +249,11 @@ int Main(int argc, char** argv) {
   int resets = 0, committed = 0;
   bool right = true;
   std::map<int, uint64_t> seen;  // by step: digests
+  std::optional<Handle<std::vector<float>>> pending;
   state.register_reset_callback([&] { ++resets; });
   const bool wanted = elastic::run(state, [&] {
     const rueda_membership info = elastic::membership_info();
+    if (pending.has_value()) (void)rueda::synchronize(*pending);
     const std::vector<int32_t> places = Places();
     bool is_first = true;
     bool is_over = false;
@@ -268,6 +270,9 @@ int Main(int argc, char** argv) {
         Say("membership %llu rank %d of %d survivors %d step %d pid %d at %.6f\n",
             static_cast<unsigned long long>(info.number), info.rank, info.ranks, info.survivors,
             step, getpid(), Now());
+        if (options.is_pending && place == "0") {
+          pending = rueda::allreduce_async(weights, {.name = "pending"});
+        }
       }
       is_first = false;
       if (options.pause_ms > 0) {

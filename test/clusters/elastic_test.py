@@ -189,6 +189,16 @@ class OneHost(unittest.TestCase):
         self.assertEqual(list(survivors.values()), [pids[1], pids[2]])
         job.expect_done(3)
 
+    def test_who_waits_again_and_again_for_what_an_earlier_membership_took_fails(self):
+        job = Job(self, "-np", 3, "--min-np", 1, "--blacklist-cooldown-range", 600, 600, steps=1_000_000, pause=1, words=["--pending"])
+        _, pids = job.await_membership(3)
+        os.kill(pids[1], signal.SIGKILL)
+        number, _ = job.await_membership(1, after=1)
+        job.finish()
+        job.expect_done(1)
+        self.assertEqual(number, 13, job.text())
+        self.assertRegex(job.text(), r"\[0\] failed: rank 1 .* was lost: .*; membership 1\n")
+
     def test_nobody_waits_for_the_kernel_to_free_the_memory_of_the_dead(self):
         job = Job(self, "-np", 4, "--min-np", 2, "--blacklist-cooldown-range", 0.01, 0.01, "--regroup-timeout", HANG,
                   program=[HELPER, "--steps", "100000000", "--pause", "1", "--commit", "5", "--ballast", "2048"])

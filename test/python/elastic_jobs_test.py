@@ -594,6 +594,15 @@ def test_an_operation_that_failed_in_an_earlier_membership_is_a_loss_when_it_is_
     assert job.find(r".* rank 0 aborted the job: LostRankError: .*"), "nobody waits for rank 0"
 
 
+def test_who_waits_for_such_an_operation_again_and_again_fails(start):
+    program = OLD_HANDLE.replace("number == 2 and", "number >= 2 and").replace(".pop()", "[0]")
+    job = start(program, "-np", 3, "--min-np", 1, "--blacklist-cooldown-range", 600, 600)
+    job.expect_status(0)
+    assert len(job.find(r"\[0\] it failed in membership 1")) == 11
+    assert len(job.find(r"\[2\] done in membership 13")) == 1
+    assert job.find(r"\[0\] .*LostRankError: rank 1 .* was lost.*")
+
+
 def test_a_rank_that_is_lost_while_the_others_shut_down_is_no_error_of_theirs(start):
     job = start(SHUTDOWN, "-np", 3, "--min-np", 2)
     job.expect_status(0)

@@ -16,6 +16,7 @@ import pytest
 import rueda
 from rueda import elastic, errors
 from rueda.core import _context, _library
+from rueda.core._own_state import PartMissingError
 from rueda.core._sums import sums_of
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -79,6 +80,42 @@ class Recorded(elastic.ObjectState):
     def sync(self):
         self.log.append("sync")
         super().sync()
+
+
+class GoingBack(elastic.ObjectState):
+    """A sync may find something lost that was on its way."""
+
+    loses = False
+
+    def sync(self):
+        if self.loses:
+            self.loses = False
+            error = PartMissingError("lost", errors.Status.DATA_LOSS)
+            error.was_on_its_way = True
+            raise error
+        super().sync()
+
+    def _go_back(self):
+        self._commits -= 1
+        return True
+
+
+def test_the_launcher_hears_of_no_fewer_commits_when_all_have_gone_back(world, monkeypatch):
+    job = FakeJob(monkeypatch, survivors(2), survivors(3))
+    calls = []
+
+    @elastic.run
+    def train(state):
+        calls.append(state._commits)
+        if len(calls) == 1:
+            state.commit()
+            state.commit()
+            state.loses = True
+        if len(calls) < 3:
+            raise errors.AbortedError("lost")
+
+    train(GoingBack(step=0))
+    assert calls == [0, 2, 2] and job.regroups == [2, 2]
 
 
 # ---- ObjectState ----

@@ -357,7 +357,7 @@ def test_who_cannot_open_what_others_have_fails_the_commit_of_all(on_threads, mo
         shard.keep()
         refuses = True
         shard.local[:] = 2
-        with pytest.raises(MemoryError, match="shard: rank 1 can't open .* parts: no room"):
+        with pytest.raises(MemoryError, match="shard: rank 1: for its neighbors' parts: no room"):
             shard.exchange("shard")
         rueda.barrier()
         refuses = False
@@ -368,6 +368,47 @@ def test_who_cannot_open_what_others_have_fails_the_commit_of_all(on_threads, mo
         shard.keep()
 
     on_threads(3, body)
+
+
+def test_who_has_no_memory_for_others_parts_fails_the_commit_of_all(on_threads, only_partners):
+    def body():
+        own = elastic.Own(1)
+        own.exchange("own")
+        own.keep()
+        arrives = own._await_partners
+
+        def await_partners():
+            is_awaited = own._sending is not None
+            arrives()
+            if is_awaited:
+                raise MemoryError("400 bytes")
+
+        own.value = 2
+        if rueda.rank() == 1:
+            own._await_partners = await_partners
+        with pytest.raises(MemoryError, match="own: rank 1: 400 bytes"):
+            own.exchange("own")
+        own._await_partners = arrives
+        own.load(own._kept)
+        own.exchange("own")
+        return own.value
+
+    assert on_threads(3, body) == [1] * 3
+
+
+def test_a_copy_that_fails_leaves_the_commit_before(world):
+    class Single:
+        def __deepcopy__(self, memo):
+            raise RuntimeError("there is only one")
+
+    state = elastic.ObjectState(own=elastic.Own(1), other=1)
+    state.commit()
+    state.own.value, state.other = 2, Single()
+    for _ in range(2):
+        with pytest.raises(TypeError, match="there is only one"):
+            state.commit()
+    state.restore()
+    assert (state.own.value, state.other) == (1, 1)
 
 
 def test_what_some_rank_may_go_back_to_stays(on_threads):
@@ -521,21 +562,25 @@ def test_nothing_is_lost_with_a_host(start):
     job.expect_equal_replicas(4)
 
 
-def test_after_a_commit_that_failed_on_one_rank_the_next_one_waits(on_threads, only_partners):
+@pytest.mark.parametrize("which", ["first", "second"])
+def test_after_a_commit_that_failed_on_one_rank_the_next_one_waits(
+    on_threads, only_partners, which
+):
     def body():
-        state = elastic.ObjectState(own=elastic.Own(1))
+        state = elastic.ObjectState(first=elastic.Own(1), second=elastic.Own(1))
+        failing = getattr(state, which)
         state.commit()
-        on_its_way = [state.own.is_on_its_way]
-        state.own.value = (lambda: 1) if rueda.rank() == 1 else 2
+        on_its_way = [state.first.is_on_its_way, state.second.is_on_its_way]
+        failing.value = (lambda: 1) if rueda.rank() == 1 else 2
         with pytest.raises((AttributeError, errors.RemoteError)):
             state.commit()
-        state.own.value = 3
+        failing.value = 3
         for _ in range(2):
             state.commit()
-            on_its_way.append(state.own.is_on_its_way)
+            on_its_way += [state.first.is_on_its_way, state.second.is_on_its_way]
         return on_its_way
 
-    assert on_threads(2, body) == [[True, False, True]] * 2
+    assert on_threads(2, body) == [[True, True, False, False, True, True]] * 2
 
 
 def test_states_with_equal_names_commit_one_behind_the_other(on_threads, only_partners):

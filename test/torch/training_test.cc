@@ -435,6 +435,64 @@ RANKS_TEST(ElasticState, GoesBackToTheCommitThatAnotherHostHas, 2) {
   }
 }
 
+// Each rank is a host of its own, to which the other sends.
+RANKS_TEST(ElasticState, WaitsForWhatItSendsIfTheCommitBeforeHasFailed, 2) {
+  setenv("HOROVOD_HOSTNAME", ("host" + std::to_string(hvd::rank())).c_str(), 1);
+  Net net;
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+  for (const std::string strategy : {"none", "", "ddp"}) {
+    SCOPED_TRACE(strategy);
+    hvd::elastic::Own<int> own(1, hvd::elastic::Redundancy::kHost);
+    Unwilling unwilling;
+    std::unique_ptr<hvd::elastic::StateBase> state;
+    if (strategy == "none") {
+      state = std::make_unique<rueda::elastic::State>(own, unwilling);
+    } else if (strategy.empty()) {
+      state = std::make_unique<hvd::elastic::State>(*net, sgd, own, unwilling);
+    } else {
+      state = std::make_unique<hvd::elastic::StrategyState>(
+          hvd::elastic::StrategyStateOptions{.strategy = strategy}, net, sgd, own, unwilling);
+    }
+    state->Follow();
+    state->commit();
+    EXPECT_TRUE(own.is_on_its_way());
+    unwilling.throws = hvd::rank() == 1;
+    if (unwilling.throws) {
+      EXPECT_THROW(state->commit(), std::runtime_error);
+    } else {
+      state->commit();
+    }
+    unwilling.throws = false;
+    state->commit();
+    EXPECT_FALSE(own.is_on_its_way());
+    state->commit();
+    EXPECT_TRUE(own.is_on_its_way());
+  }
+}
+
+// The first sync finds something lost that was on its way.
+struct GoingBack : rueda::elastic::StateBase {
+  bool loses = true, went_back = false;
+  void save() override {}
+  void restore() override {}
+  void sync(int) override {
+    if (!std::exchange(loses, false)) return;
+    rueda::detail::PartMissingError error(RUEDA_DATA_LOSS, "as this test has it");
+    error.was_on_its_way = true;
+    throw error;
+  }
+  bool go_back() override { return went_back = true; }
+};
+
+RANKS_TEST(ElasticState, TellsTheLauncherOfNoFewerCommitsWhenItHasGoneBack, 1) {
+  GoingBack state;
+  state.commit();
+  state.commit();
+  state.Follow();
+  EXPECT_TRUE(state.went_back);
+  EXPECT_EQ(state.commits(), 2u);
+}
+
 uint64_t FingerprintOf(const std::vector<char>& bytes) {
   return rueda::detail::FingerprintOf({bytes.data(), bytes.size()});
 }

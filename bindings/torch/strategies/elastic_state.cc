@@ -395,8 +395,9 @@ Strategy& StrategyState::strategy() const {
 }
 
 void StrategyState::save() {
-  keeper_->Gather(in_background());
-  values_.Gather(in_background());
+  const bool in_background = this->in_background();
+  keeper_->Gather(in_background);
+  values_.Gather(in_background);
   const bool with_earlier = keeper_->is_on_its_way() || values_.is_on_its_way();
   keeper_->KeepAll(with_earlier);
   values_.KeepAll(with_earlier);

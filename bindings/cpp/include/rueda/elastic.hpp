@@ -138,6 +138,8 @@ class StateBase {
   void commit() {
     in_background_ = true;
     save();
+    in_background_ = false;
+    is_whole_ = true;
     ++commits_;
     check_host_updates();
   }
@@ -145,6 +147,7 @@ class StateBase {
   void check_host_updates() {
     const int change = CheckMembership();
     if (change == 0) return;
+    is_whole_ = false;
     before_change();
     throw HostsUpdated(change);
   }
@@ -160,21 +163,13 @@ class StateBase {
   /// For `run`: gives all ranks the newest state, and keeps it.
   void Follow() {
     const int source = membership_info().source;
-    try {
-      sync(source);
-    } catch (const detail::PartMissingError& error) {
-      if (AllGoBack(source, error.was_on_its_way)) return Follow();
-      if (!AwaitOthers()) throw;
-      throw Error(error.status(),
-                  std::string(error.what()) +
-                      ". A host that has lost all its ranks may have kept it, and they were waited "
-                      "for, but no rank came there in time (ruedarun --elastic-timeout), or the "
-                      "host was lost");
-    }
+    // No fewer than the launcher has heard of: else it would take newcomers for such without it.
+    const uint64_t commits = SyncAll(source) ? commits_ + 1 : commits_;
     const std::string newest =
-        broadcast_object(detail::ToBytes(commits_), source, {.name = "rueda.elastic.commits"});
+        broadcast_object(detail::ToBytes(commits), source, {.name = "rueda.elastic.commits"});
     in_background_ = false;
     save();
+    is_whole_ = true;
     detail::FromBytes(newest, &commits_);  // only now it has what it says
   }
   /// For `run`.
@@ -184,11 +179,31 @@ class StateBase {
   }
 
  protected:
-  /// For save: whether what goes to another host may be on its way when it returns, see
-  /// OwnState::Exchange.
-  bool in_background() const { return in_background_; }
+  /// For save, which asks first: whether what goes to another host may be on its way when it
+  /// returns, see OwnState::Exchange. Not after one that failed: all could go back no further than
+  /// to what some partner has not got.
+  bool in_background() { return std::exchange(is_whole_, false) && in_background_; }
 
  private:
+  // Whether all have gone back for that.
+  bool SyncAll(int source) {
+    bool went_back = false;
+    while (true) {
+      try {
+        sync(source);
+        return went_back;
+      } catch (const detail::PartMissingError& error) {
+        went_back = AllGoBack(source, error.was_on_its_way);
+        if (went_back) continue;
+        if (!AwaitOthers()) throw;
+        throw Error(error.status(),
+                    std::string(error.what()) +
+                        ". A host that has lost all its ranks may have kept it, and they were "
+                        "waited for, but no rank came there in time (ruedarun --elastic-timeout), "
+                        "or the host was lost");
+      }
+    }
+  }
   static int CheckMembership() {
     int32_t change = 0;
     detail::Check(rueda_check_membership(detail::Current(), &change));
@@ -231,6 +246,7 @@ class StateBase {
   std::vector<std::function<void()>> callbacks_;
   uint64_t commits_ = 0;
   bool in_background_ = false;
+  bool is_whole_ = true;  // nothing of the last commit failed: partners have it all, or will
 };
 
 /// Of variables: numbers and other trivially copyable values, vectors and strings of these, what
@@ -381,9 +397,14 @@ class State : public StateBase {
 /// returned already, operations behind `run` fail.
 ///
 /// Other exceptions pass through: what is wrong with this rank ends it as failed, and the others go
-/// on. In a job that is not elastic the error of a lost rank does, too.
+/// on. In a job that is not elastic the error of a lost rank does, too; and where a program waits
+/// again and again for an operation that an earlier membership has taken with it.
 template <typename Train>
 bool run(StateBase& state, Train&& train) {
+  // A program may have begun some operations in a membership that it waits for in the next ones.
+  constexpr int kOldErrorsMax = 10;  // without a commit between
+  int old_errors = 0;
+  uint64_t failed_at = 0;  // commits
   // One that comes later has built everything by now, and comes in.
   bool regroups = membership_info().number == 0;
   bool is_first = true;
@@ -404,7 +425,11 @@ bool run(StateBase& state, Train&& train) {
       // The state stays as it is.
     } catch (const Error& error) {
       if (error.status() != RUEDA_ABORTED || !error.recoverable() || !detail::IsElastic()) throw;
-      // It may be an earlier membership's error: the others are not to wait for this rank.
+      if (failed_at != state.commits()) old_errors = 0;
+      failed_at = state.commits();
+      const bool is_old = error.membership() != 0 && error.membership() != rueda::membership();
+      if (is_old && ++old_errors > kOldErrorsMax) throw;
+      // If it is old, the others are not to wait for this rank.
       (void)rueda_abort(detail::Current(), error.what());
       state.restore();
     }

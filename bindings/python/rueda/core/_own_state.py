@@ -135,7 +135,6 @@ class OwnState:
         self._kept_by_all = 0  # by each of them, as of the last exchange; or more
         self._spare: list[Arena] = []  # that no version has
         self._sending: _Sending | None = None
-        self._waits_next = False  # a partner may not have what was kept last
 
     # ---- of those who derive from it ----
 
@@ -216,11 +215,10 @@ class OwnState:
                 self._newest,
                 self._kept,
                 _context.leaving_ranks(),
-                self._waits_next or not in_background,
+                not in_background,
             ),
             f"{name}.sizes",
         )
-        self._waits_next = any(each.nbytes is None for each in brings)
         if failure is not None and not isinstance(failure, MemoryError):
             raise failure
         for rank, each in enumerate(brings):
@@ -248,7 +246,7 @@ class OwnState:
         except errors.RuedaError as error:
             if error.status is not errors.Status.RESOURCE_EXHAUSTED:
                 raise
-            why = str(error)
+            why = f"for its neighbors' parts: {error}"
         self._versions[self._newest] = _Version(
             _context.membership(),
             rank,
@@ -264,18 +262,16 @@ class OwnState:
             sent_as = f"{name}.parts.{brings[0].which}"
             self._send(part, partner_of, brings, sent_as, -1 if in_background else 0)
             if not in_background:
-                self._await_partners()
+                why = why or self._why_not_arrived()
         if arena is not None:
             oldest, checksum = self._kept_by_all, brings[rank].checksum
             arena.keep(part.nbytes, name, self._newest, oldest, checksum)
         # Nobody comes behind this before all have come here.
         for other, said in enumerate(_objects.allgather_object(why, f"{name}.kept")):
             if said:
-                self._await_partners()
+                self._why_not_arrived()
                 self._drop(self._newest)
-                raise MemoryError(
-                    f"elastic state {name}: rank {other} can't open its neighbors' parts: {said}"
-                )
+                raise MemoryError(f"elastic state {name}: rank {other}: {said}")
         self._current = self._newest
         self._kept_by_all = min(each.kept for each in brings)
 
@@ -309,6 +305,14 @@ class OwnState:
         for rank, nbytes in sending.coming:
             self._versions[sending.number].parts[rank] = received[begin : begin + nbytes]
             begin += nbytes
+
+    def _why_not_arrived(self) -> str:
+        """For which memory there was no room; ""."""
+        try:
+            self._await_partners()
+        except MemoryError as error:
+            return str(error)
+        return ""
 
     @property
     def is_on_its_way(self) -> bool:

@@ -293,6 +293,7 @@ class ObjectState(State):
         self._kept = self._copies()
         # The one before, while a lost host may take the last one with it.
         self._earlier: dict[str, _Kept] | None = None
+        self._is_whole = True  # nothing of the last one failed: partners have it all, or will
 
     def _kind_of(self, value: Any) -> Kind | None:
         """None: it is an object, which is copied and pickled."""
@@ -307,8 +308,9 @@ class ObjectState(State):
 
     def _copies(self) -> dict[str, _Kept]:
         kept = {}
-        for name in self._names:
-            value = getattr(self, name)
+        values = [(name, getattr(self, name)) for name in self._names]
+        # What is its own drops what it has kept before: it is the last, behind what may fail.
+        for name, value in sorted(values, key=lambda each: isinstance(each[1], OwnState)):
             kind = self._kind_of(value)
             copy = copied(name, value) if kind is None else kind.keep(value)
             kept[name] = _Kept(None if kind is None else value, kind, copy, sums_of(copy))
@@ -319,6 +321,8 @@ class ObjectState(State):
         self._gather(in_background=False)
 
     def _gather(self, in_background: bool) -> None:
+        # All could go back no further than to what some partner has not got.
+        in_background, self._is_whole = in_background and self._is_whole, False
         for name, value, kind in self._of_kinds():
             kind.gather(value, f"rueda.elastic.{name}", in_background=in_background)
 
@@ -332,7 +336,7 @@ class ObjectState(State):
         kept = self._copies()
         if any(kind.is_on_its_way(value) for _, value, kind in self._of_kinds()):
             self._earlier = self._kept
-        self._kept = kept
+        self._kept, self._is_whole = kept, True
 
     def _go_back(self) -> bool:
         if self._earlier is None:
@@ -367,6 +371,7 @@ class ObjectState(State):
         Raises:
             MismatchError: arrays differ on two ranks all the same; on all ranks.
         """
+        self._is_whole = False
         for name, value, kind in self._of_kinds():
             kind.sync(value, source(), f"rueda.elastic.{name}")
         plain = {
@@ -377,7 +382,7 @@ class ObjectState(State):
         if plain:
             for name, value in self._bcast_object(plain).items():
                 setattr(self, name, value)
-        self._kept, self._earlier = self._copies(), None
+        self._kept, self._earlier, self._is_whole = self._copies(), None, True
         self._check_replicas()
 
     def _check_replicas(self) -> None:
@@ -433,8 +438,9 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
     Before that it calls the state's reset callbacks. Any other exception ends this rank. So do
     errors that another membership would have again, such as a MismatchError, and an error of the
-    library's own other than a loss that comes a second time without a commit between. A rank whose
-    host is taken away ends with status 0 (SystemExit).
+    library's own other than a loss that comes a second time without a commit between; also if a
+    program waits again and again for an operation that an earlier membership has taken with it. A
+    rank whose host is taken away ends with status 0 (SystemExit).
 
     A process that comes later runs the program from its beginning, and comes in here: until then
     its operations are as in a world of one, and `rank()` and `size()` say what they will be, if
@@ -467,7 +473,7 @@ def run_with(func: Callable[..., Any], around: Around) -> Callable[..., Any]:
         if _context.membership_info().number == 0:  # a newcomer, which has built everything by now
             _regroup(state)
         is_first, wants_sync = True, True
-        failed_at = -1  # commits, when an error that another membership may cure came
+        patience = _Patience()
         while True:
             if not is_first:
                 _regroup(state)
@@ -483,16 +489,42 @@ def run_with(func: Callable[..., Any], around: Around) -> Callable[..., Any]:
                     raise
                 wants_sync = not change.skip_sync
             except errors.RuedaError as error:
-                if not isinstance(error, errors.AbortedError):
-                    if failed_at == state._commits:  # it did not
-                        raise
-                    failed_at = state._commits
+                if patience.is_over(error, state._commits):
+                    raise
                 _check_goes_on(error)
                 state.restore()
                 wants_sync = True
             is_first = False
 
     return wrapper
+
+
+class _Patience:
+    """How often another membership is tried, without a commit between."""
+
+    # A program may have begun some operations in a membership that it waits for in the next ones.
+    _OLD_ERRORS = 10
+
+    def __init__(self) -> None:
+        self._commits = -1
+        self._tried = [0, 0]
+
+    def is_over(self, error: errors.RuedaError, commits: int) -> bool:
+        if commits != self._commits:
+            self._commits, self._tried = commits, [0, 0]
+        is_old = _is_old(error)
+        if isinstance(error, errors.AbortedError) and not is_old:
+            return False
+        self._tried[is_old] += 1
+        return self._tried[is_old] > (self._OLD_ERRORS if is_old else 1)
+
+
+def _is_old(error: errors.RuedaError) -> bool:
+    """Whether it is an earlier membership's."""
+    return isinstance(error, errors.AbortedError) and error.membership not in (
+        0,
+        _context.membership(),
+    )
 
 
 def _check_goes_on(error: errors.RuedaError) -> None:
@@ -507,9 +539,7 @@ def _check_goes_on(error: errors.RuedaError) -> None:
                 "`ruedarun --min-np N` starts.",
             )
         raise error
-    number = _context.membership()
-    is_old = isinstance(error, errors.AbortedError) and error.membership not in (0, number)
-    if not is_lost or is_old:  # so that the others don't wait for this rank
+    if not is_lost or _is_old(error):  # so that the others don't wait for this rank
         with contextlib.suppress(errors.RuedaError):
             _context.abort(_context.reason_of(error))
 
@@ -532,14 +562,18 @@ def _sync_is_wanted(by_this: bool) -> bool:
 
 
 def _sync(state: State) -> None:
-    try:
-        state.sync()
-    except PartMissingError as error:
-        if _all_go_back(state, error):
-            return _sync(state)
-        text = f"{error}. {_NONE_CAME}" if _await_others() else str(error)
-        raise errors.LostStateError(text, error.status) from None
-    state._commits = broadcast_object(state._commits, "rueda.elastic.commits")
+    went_back = False
+    while True:
+        try:
+            state.sync()
+            break
+        except PartMissingError as error:
+            went_back = _all_go_back(state, error)
+            if not went_back:
+                text = f"{error}. {_NONE_CAME}" if _await_others(state) else str(error)
+                raise errors.LostStateError(text, error.status) from None
+    # No fewer than the launcher has heard of: else it would take newcomers for such without it.
+    state._commits = broadcast_object(state._commits + went_back, "rueda.elastic.commits")
 
 
 def _all_go_back(state: State, error: PartMissingError) -> bool:
@@ -553,7 +587,7 @@ def _all_go_back(state: State, error: PartMissingError) -> bool:
     return bool(goes_back)
 
 
-def _await_others() -> bool:
+def _await_others(state: State) -> bool:
     """Until ranks come that may have what nobody has here, or none is to be waited for any more.
     Whether any was.
 
@@ -564,6 +598,7 @@ def _await_others() -> bool:
     while _collectives.allreduce(_context.membership_info().keeping, name, op=_collectives.Max):
         waited = True
         if _context.check_membership() != 0:
+            state.restore()  # some of it is the source's by now
             raise HostsUpdatedInterrupt()
         time.sleep(_LOOK_SECONDS)
     return waited

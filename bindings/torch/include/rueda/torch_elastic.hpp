@@ -101,7 +101,9 @@ class State : public StateBase {
   void restore() override {
     const c10::NoGradGuard guard;
     const Copy& kept = copies_.last();
-    if (SumOf(kept) != kept.sum) rueda::detail::ThrowDamaged("the model or the optimizer");
+    if (SumOf(kept.tensors, kept.optimizer) != kept.sum) {
+      rueda::detail::ThrowDamaged("the model or the optimizer");
+    }
     const std::vector<at::Tensor> tensors = Tensors();
     for (size_t i = 0; i < tensors.size(); ++i) at::Tensor(tensors[i]).copy_(kept.tensors[i]);
     for (at::Tensor& parameter : module_.parameters()) parameter.mutable_grad().reset();
@@ -146,21 +148,22 @@ class State : public StateBase {
     optimizer_.save(archive);
     std::ostringstream stream;
     archive.save_to(stream);
-    Copy next = {copy->tensors, stream.str()};
     const std::vector<at::Tensor> tensors = Tensors();
+    Copy next = {copy->tensors, stream.str()};
+    next.sum = SumOf(tensors, next.optimizer);
     next.tensors.resize(tensors.size());
     for (size_t i = 0; i < tensors.size(); ++i) {
       at::Tensor& kept = next.tensors[i];
-      if (kept.defined() && kept.sizes() == tensors[i].sizes()) continue;
-      kept = at::empty_like(tensors[i]);
+      const bool fits = kept.defined() && kept.sizes() == tensors[i].sizes() &&
+                        kept.options().type_equal(tensors[i].options());
+      if (!fits) kept = at::empty_like(tensors[i]);
     }
     for (size_t i = 0; i < tensors.size(); ++i) next.tensors[i].copy_(tensors[i]);
-    next.sum = SumOf(next);
     *copy = std::move(next);
   }
 
-  static uint64_t SumOf(const Copy& copy) {
-    return FingerprintOf(copy.tensors) ^ rueda::detail::FingerprintOf(copy.optimizer);
+  static uint64_t SumOf(const std::vector<at::Tensor>& tensors, const std::string& optimizer) {
+    return FingerprintOf(tensors) ^ rueda::detail::FingerprintOf(optimizer);
   }
 
   friend StrategyKeeper;

@@ -279,6 +279,16 @@ class OwnState {
             const std::vector<Brings>& brings, const std::string& name, int priority);
   // Until what is on its way is there.
   void AwaitPartners();
+  // For which memory there was no room; "".
+  std::string WhyNotArrived() {
+    try {
+      AwaitPartners();
+      return "";
+    } catch (const Error& error) {
+      if (error.status() != RUEDA_RESOURCE_EXHAUSTED) throw;
+      return std::string("for copies of others' parts: ") + error.what();
+    }
+  }
   void Drop(std::map<uint64_t, Version>::iterator it);
   static std::vector<Brings> Tell(const Brings& mine, const std::string& name);
   static std::vector<Offer> TellOffer(const Version* version, const std::string& name);
@@ -305,7 +315,6 @@ class OwnState {
   uint64_t kept_by_all_ = 0;                // by each of them, as of the last exchange; or more
   std::vector<detail::SharedBytes> spare_;  // rooms that no version has
   std::unique_ptr<Sending> sending_;
-  bool waits_next_ = false;  // a partner may not have what was kept last
 };
 
 inline std::vector<OwnState::Brings> OwnState::Tell(const Brings& mine, const std::string& name) {
@@ -539,7 +548,7 @@ inline void OwnState::Exchange(const std::string& name, bool in_background) {
     if (error.status() != RUEDA_RESOURCE_EXHAUSTED) throw;
     mine.has_room = false;
   }
-  mine.waits = waits_next_ || !in_background;
+  mine.waits = !in_background;
   mine.which = which_;
   mine.newest = newest_;
   mine.kept = kept_;
@@ -550,8 +559,6 @@ inline void OwnState::Exchange(const std::string& name, bool in_background) {
   if (given == nullptr) gethostname(host, sizeof host - 1);
   mine.host = given != nullptr ? given : host;
   const std::vector<Brings> brings = Tell(mine, name + ".sizes");
-  waits_next_ =
-      std::any_of(brings.begin(), brings.end(), [](const Brings& each) { return !each.has_room; });
   for (size_t rank = 0; rank < brings.size(); ++rank) {
     if (brings[rank].has_room) continue;
     throw Error(RUEDA_RESOURCE_EXHAUSTED,
@@ -572,7 +579,7 @@ inline void OwnState::Exchange(const std::string& name, bool in_background) {
     const rueda_status status =
         rueda_mem_open(detail::Current(), neighbor, theirs.offset, theirs.bytes, &memory);
     if (status == RUEDA_RESOURCE_EXHAUSTED) {
-      why = rueda_last_error();
+      why = std::string("for its neighbors' parts: ") + rueda_last_error();
       break;
     }
     detail::Check(status);
@@ -595,7 +602,10 @@ inline void OwnState::Exchange(const std::string& name, bool in_background) {
     // Another state's of the same name may be on its way.
     const std::string sent_as = name + ".parts." + std::to_string(brings.front().which);
     Send(own, partners, brings, sent_as, in_background ? -1 : 0);
-    if (!in_background) AwaitPartners();
+    if (!in_background) {
+      const std::string not_arrived = WhyNotArrived();
+      if (why.empty()) why = not_arrived;
+    }
   }
   detail::Check(rueda_mem_keep(detail::Current(), room.view.data(), mine.bytes, name.c_str(),
                                newest_, kept_by_all_, mine.sum));
@@ -603,11 +613,10 @@ inline void OwnState::Exchange(const std::string& name, bool in_background) {
   const std::vector<std::string> all = allgather_object(why, {.name = name + ".kept"});
   for (size_t other = 0; other < all.size(); ++other) {
     if (all[other].empty()) continue;
-    AwaitPartners();
+    (void)WhyNotArrived();
     Drop(versions_.find(newest_));
-    throw Error(RUEDA_RESOURCE_EXHAUSTED, "elastic state " + name + ": rank " +
-                                              std::to_string(other) +
-                                              " can't open its neighbors' parts: " + all[other]);
+    throw Error(RUEDA_RESOURCE_EXHAUSTED,
+                "elastic state " + name + ": rank " + std::to_string(other) + ": " + all[other]);
   }
   current_ = newest_;
   kept_by_all_ = kept_;
