@@ -223,8 +223,11 @@ TEST_P(Unwind, AHandleThatIsMadeMeanwhileWaits) {
 TEST_P(Unwind, AHandleOfAnEarlierMembershipIsStillThatOfItsOperation) {
   Run("0", [](int rank) {
     const Floats data(1000, 1);
+    const uint64_t first = rueda::membership();
     const auto good = rueda::allreduce_async(data, {.name = "good"});
-    rueda::barrier();  // good has ended
+    const Floats other(static_cast<size_t>(3 + rank), 1);
+    const auto mismatched = rueda::allreduce_async(other, {.name = "mismatched"});
+    rueda::barrier();  // they have ended
     std::optional<rueda::Handle<Floats>> bad;
     if (rank == 0) {
       bad = rueda::allreduce_async(data, {.name = "bad"});
@@ -240,6 +243,12 @@ TEST_P(Unwind, AHandleOfAnEarlierMembershipIsStillThatOfItsOperation) {
     const auto next = rueda::allreduce_async(data, {.name = "next"});
     EXPECT_TRUE(rueda::poll(good));
     EXPECT_EQ(rueda::synchronize(good), data);
+    try {
+      (void)rueda::synchronize(mismatched);
+      ADD_FAILURE() << "no error";
+    } catch (const rueda::MismatchError& error) {
+      EXPECT_EQ(error.membership(), first);
+    }
     if (bad.has_value()) Failure([&] { (void)rueda::synchronize(*bad); }, RUEDA_ABORTED);
     bad.reset();
     EXPECT_EQ(rueda::synchronize(next), data);
