@@ -709,7 +709,7 @@ def test_who_goes_on_waits_for_the_next_rank_of_a_host_that_has_lost_all(start):
 
 
 def test_if_no_rank_comes_it_says_what_is_lost(start):
-    never = ("--elastic-timeout", 1, "--blacklist-cooldown-range", 60, 60)
+    never = ("--elastic-timeout", 5, "--blacklist-cooldown-range", 60, 60)
     job = start_two_hosts(start, "rank", *TWO_HOSTS, *never, before=APART)
     job.wait_for(
         r"\[\d+\].*LostStateError: elastic state rueda.elastic.table: the part of former "
