@@ -470,6 +470,41 @@ RANKS_TEST(ElasticState, WaitsForWhatItSendsIfTheCommitBeforeHasFailed, 2) {
   }
 }
 
+// When a commit has failed that had come behind the arrival of the one before.
+RANKS_TEST(ElasticState, GoesBackAsAWholeOrNotAtAll, 2) {
+  setenv("HOROVOD_HOSTNAME", ("host" + std::to_string(hvd::rank())).c_str(), 1);
+  for (const std::string strategy : {"", "ddp"}) {
+    SCOPED_TRACE(strategy);
+    Net net;
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+    int step = 0;
+    hvd::elastic::Own<int> own(0, hvd::elastic::Redundancy::kHost);
+    Unwilling unwilling;
+    std::unique_ptr<hvd::elastic::StateBase> state;
+    if (strategy.empty()) {
+      state = std::make_unique<hvd::elastic::State>(*net, sgd, step, own, unwilling);
+    } else {
+      state = std::make_unique<hvd::elastic::StrategyState>(
+          hvd::elastic::StrategyStateOptions{.strategy = strategy}, net, sgd, step, own, unwilling);
+    }
+    state->Follow();
+    torch::nn::init::zeros_(net->hidden->weight);
+    step = own.value = 1;
+    state->commit();
+    EXPECT_TRUE(own.is_on_its_way());
+    torch::nn::init::ones_(net->hidden->weight);
+    step = own.value = 2;
+    unwilling.throws = true;
+    EXPECT_THROW(state->commit(), std::runtime_error);
+    EXPECT_FALSE(state->go_back());
+    state->restore();
+    state->reset();
+    EXPECT_EQ(net->hidden->weight.abs().max().item<float>(), 0);
+    EXPECT_EQ(step, 1);
+    EXPECT_EQ(own.value, 1);
+  }
+}
+
 // The first sync finds something lost that was on its way.
 struct GoingBack : rueda::elastic::StateBase {
   bool loses = true, went_back = false;

@@ -404,7 +404,7 @@ void StrategyState::save() {
 }
 
 bool StrategyState::go_back() {
-  return keeper_->GoBackToEarlier() && values_.go_back();
+  return values_.go_back() && keeper_->GoBackToEarlier();  // as a State does
 }
 
 void StrategyState::restore() {

@@ -92,7 +92,8 @@ class State : public StateBase {
     values_.KeepAll(with_earlier);
   }
   bool go_back() override {
-    if (!copies_.GoBack() || !values_.go_back()) return false;
+    if (!values_.go_back()) return false;  // a save that fails drops theirs first
+    copies_.GoBack();
     restore();
     return true;
   }
