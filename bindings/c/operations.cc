@@ -117,7 +117,6 @@ rueda_error ErrorOf(const absl::Status& status, const Failure* failure, uint64_t
     }
   }
   if (failure != nullptr) {
-    error.membership = failure->membership;  // perhaps an earlier one
     error.recoverable = failure->recoverable;
     error.rank = failure->whose();
     error.pid = failure->pid;

@@ -194,7 +194,10 @@ class OwnState {
   void Keep();
   /// For State: goes back to what was kept. RUEDA_FAILED_PRECONDITION in a forked child.
   void Restore() {
-    TakeWhatArrives();
+    try {
+      AwaitPartners();
+    } catch (const Error&) {  // what has not arrived is not here
+    }
     Load(kept_);
   }
   /// For State: what was kept before, under this number, is what was kept last. Restore follows.
@@ -217,14 +220,6 @@ class OwnState {
   };
 
   explicit OwnState(Redundancy redundancy) : redundancy_(redundancy) {}
-
-  /// Waits for what is on its way to this rank; if it does not arrive, it is not here.
-  void TakeWhatArrives() {
-    try {
-      AwaitPartners();
-    } catch (const Error&) {
-    }
-  }
 
   /// The contents, in `scratch` or where they are: they are copied before they change.
   virtual std::string_view Pack(std::string* scratch) = 0;
